@@ -1,0 +1,53 @@
+"""One class hierarchy for everything that can go wrong in front of a person.
+
+An error says what happened, where, and how to mend it, in one line. The command line prints that
+line on stderr and exits with `status`; the app shows the same line.
+"""
+
+from __future__ import annotations
+
+
+class LabError(Exception):
+    """Something a person can mend: `what` happened, `where`, and the `mend`."""
+
+    status = 2
+    """Exit status of the command that meets this error (CONTRACT: 2 is bad usage or input)."""
+
+    def __init__(self, what: str, *, where: str = "", mend: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.mend = mend
+
+    def __str__(self) -> str:
+        """Return the one line that a person reads: `where: what; mend`."""
+        line = f"{self.where}: {self.what}" if self.where else self.what
+        if self.mend:
+            line = f"{line}; {self.mend}"
+        return " ".join(line.split())
+
+
+class InputError(LabError):
+    """A file, option or value that a person gave cannot be used."""
+
+
+class LedgerError(LabError):
+    """The ledger cannot be read or written as asked (damaged, read-only, newer version, no locks)."""
+
+
+class CodeError(LabError):
+    """The code of a run cannot be captured or restored (no git, no commit, a secret in the change)."""
+
+
+class RestoreError(CodeError):
+    """Recorded code or inputs could not be brought back exactly."""
+
+
+class CheckpointError(LabError):
+    """A checkpoint is torn, corrupt, or lacks a state that is needed."""
+
+
+class AnswerNo(LabError):
+    """The command worked and the answer is no (a check failed, a problem was found)."""
+
+    status = 1
