@@ -1,0 +1,269 @@
+"""Turn what a trainer wrote into what the ledger says.
+
+The trainer appends to its own files and never touches the journal. Whoever watches the run (its first
+supervisor, or one that adopted it) reads those files with an `Absorber`. Everything here may be done
+twice: an adopter starts again at the first line, and what is in the ledger already is passed over.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from labassist.errors import CheckpointError
+from labassist.ledger import curves
+from labassist.ledger.records import Checkpoint, Input, Kept, Seal, to_document
+from labassist.ledger.store import Ledger
+from labassist.record.inspect import inspect
+
+KEPT_INPUT_BYTES = 4 * 1024 * 1024
+"""Inputs up to this size are kept as objects, so that a replay needs nothing else."""
+
+_SEALED_WHOLE = ("order.json", "alive", "end.json", "log.txt", "supervisor.log")
+
+
+class Absorber:
+    """Reads one run's files as they grow. `poll` is cheap; `finalise` closes the run."""
+
+    def __init__(self, ledger: Ledger, run_id: str, workspace: Path) -> None:
+        self.ledger = ledger
+        self.run_id = run_id
+        self.workspace = workspace
+        self.folder = ledger.run_folder(run_id)
+        self.finish: dict[str, Any] | None = None
+        self.health = ""
+        self.last: dict[str, Any] = {}
+        self.step = 0
+        self._tokens_per_step = 0
+        self._span: tuple[int, float, int, float] | None = None
+        self._events_read = 0
+        self._curve = curves.Tail(self.folder / "metrics-rank0.jsonl")
+
+    def poll(self) -> None:
+        """Read what is new, and journal what the ledger does not hold yet."""
+        for row in self._curve.poll():
+            self._see(row)
+        for event in self._events():
+            match event["event"]:
+                case "hello":
+                    self._hello(event)
+                case "input":
+                    self._input(event)
+                case "checkpoint":
+                    self._checkpoint(event["step"], event["path"], event["curve"], event.get("rng", ""))
+                case "finish":
+                    self.finish = event
+
+    def _events(self) -> Iterator[dict[str, Any]]:
+        try:
+            with open(self.folder / "events-rank0.jsonl", "rb") as file:
+                file.seek(self._events_read)
+                data = file.read()
+        except FileNotFoundError:
+            return
+        whole = data[: data.rfind(b"\n") + 1]
+        self._events_read += len(whole)
+        for line in whole.splitlines():
+            yield json.loads(line)
+
+    def _see(self, row: dict[str, Any]) -> None:
+        step, t = row["step"], row.get("t", 0.0)
+        self.step = max(self.step, step)
+        first = self._span[:2] if self._span else (step, t)
+        self._span = (*first, step, t)
+        for name, value in row.items():
+            if name in ("step", "t"):
+                continue
+            self.last[name] = value
+            if name == "loss" and not self.health and isinstance(value, float) and not math.isfinite(value):
+                self.health = f"loss is {value} at step {step}"
+
+    def rate(self) -> float:
+        """Tokens a second over the recorded steps, 0 while unknown."""
+        if not self._span or not self._tokens_per_step:
+            return 0.0
+        first, began, last, ended = self._span
+        return (last - first) * self._tokens_per_step / (ended - began) if ended > began else 0.0
+
+    def _hello(self, event: dict[str, Any]) -> None:
+        self._tokens_per_step = event.get("tokens_per_step", 0)
+        randomness = self.ledger.objects.put_json(
+            {"flags": event.get("flags", {}), "rng": event.get("rng", {}), "versions": event.get("versions", {})}
+        )
+
+        def change(run: dict[str, Any]) -> dict[str, Any]:
+            run["randomness"] = randomness
+            run["total_steps"] = event.get("total_steps", 0)
+            run["versions"] = {**run.get("versions", {}), **_short(event.get("versions", {}))}
+            return run
+
+        self._change("hello", change)
+
+    def _input(self, event: dict[str, Any]) -> None:
+        path = Path(event["path"])
+        whole = path if path.is_absolute() else self.workspace / path
+        stored = False
+        if event["bytes"] <= KEPT_INPUT_BYTES and whole.is_file():
+            stored = self.ledger.objects.put_file(whole) == event["sha256"]
+        entry = to_document(
+            Input(
+                name=event["name"],
+                path=event["path"],
+                bytes=event["bytes"],
+                sha256=event["sha256"],
+                stored=stored,
+                split=event.get("split") or {},
+            )
+        )
+
+        def change(run: dict[str, Any]) -> dict[str, Any]:
+            others = [known for known in run.get("inputs", []) if known["name"] != entry["name"]]
+            run["inputs"] = [*others, entry]
+            return run
+
+        self._change("input", change)
+
+    def _change(self, kind: str, change: Any) -> None:
+        document = self.ledger.run(self.run_id)
+        if change(dict(document)) != document:
+            self.ledger.change(kind, self.run_id, change)
+
+    def _checkpoint(self, step: int, path: str, curve: dict[str, Any], rng: str) -> None:
+        if self.ledger.checkpoint(self.run_id, step) is not None:
+            return
+        folder = self.folder / path
+        try:
+            manifest = inspect(folder)
+        except CheckpointError as error:
+            # The trainer says it is whole and the disk says otherwise: never to be resumed from.
+            self.health = self.health or f"checkpoint {step}: {error.what}"
+            return
+        self.ledger.write_checkpoint(
+            to_document(
+                Checkpoint(
+                    run=self.run_id,
+                    step=step,
+                    path=str(folder.relative_to(self.ledger.folder)),
+                    manifest=self.ledger.objects.put_file(folder / "manifest.json"),
+                    bytes=sum(file["bytes"] for file in manifest["files"].values()),
+                    tensors=len(manifest["tensors"]),
+                    curve={name: msgspec.convert(seal, Seal) for name, seal in curve.items()},
+                    rng=rng,
+                    time=now(),
+                )
+            )
+        )
+
+    def finalise(self, *, stop_asked: bool, vanished: str, seconds: float) -> dict[str, Any]:
+        """Journal the end of the run and return its last document.
+
+        `vanished` says in words what it means that no end marker was written; the caller knows whether
+        the machine went away or only the processes. `seconds` is the wall time since the start.
+        """
+        self.poll()
+        self._late_checkpoints()
+        end = self._read_end()
+        outcome = self._outcome(end, stop_asked=stop_asked, vanished=vanished)
+        seals = self._seals()
+
+        def change(run: dict[str, Any]) -> dict[str, Any]:
+            run.update(outcome)
+            run["ended"] = end.get("time") or now()
+            run["step"] = self.step
+            run["seconds"] = round(seconds, 3)
+            run["tokens_per_s"] = round(self.rate(), 1)
+            run["last"] = {name: curves.encode(value) for name, value in self.last.items()}
+            run["health"] = self.health
+            run["seals"] = seals
+            run["outputs"] = self._outputs(run.get("outputs", []))
+            return run
+
+        kind = "lost" if outcome["state"] == "lost" else "end"
+        document = self.ledger.change(kind, self.run_id, change)
+        self.ledger.save_view()
+        return document
+
+    def _late_checkpoints(self) -> None:
+        """Journal checkpoints that were committed just before a death cut off their event."""
+        for folder in sorted((self.folder / "checkpoints").glob("step-????????")):
+            step = int(folder.name[5:])
+            if (folder / "COMMIT").exists() and self.ledger.checkpoint(self.run_id, step) is None:
+                curve = {name: to_document(seal) for name, seal in self._curve_seals(upto=step)}
+                self._checkpoint(step, f"checkpoints/{folder.name}", curve, "")
+
+    def _read_end(self) -> dict[str, Any]:
+        try:
+            end: dict[str, Any] = json.loads((self.folder / "end.json").read_text())
+        except FileNotFoundError:
+            return {}
+        return end
+
+    def _outcome(self, end: dict[str, Any], *, stop_asked: bool, vanished: str) -> dict[str, Any]:
+        status, number = end.get("exit"), end.get("signal")
+        stopped = stop_asked or (self.finish is not None and self.finish["why"] == "stop")
+        if not end and self.finish is None:
+            return {"state": "lost", "reason": vanished}
+        if number is not None:
+            word = "stopped" if stop_asked else "failed"
+            return {"state": word, "signal": number, "reason": f"killed by signal {number}"}
+        if status:
+            return {"state": "failed", "exit": status, "reason": f"exit status {status}"}
+        state = "stopped" if stopped else "finished"
+        return {"state": state, "exit": 0, "reason": "asked to stop" if stopped else ""}
+
+    def _curve_seals(self, upto: int | None = None) -> Iterator[tuple[str, Seal]]:
+        for path in sorted(self.folder.glob("metrics-rank*.jsonl")):
+            data = path.read_bytes()
+            whole = data[: data.rfind(b"\n") + 1]
+            if upto is not None:
+                lines = whole.splitlines(keepends=True)
+                whole = b"".join(line for line in lines if json.loads(line)["step"] <= upto)
+            yield path.name, Seal(len(whole), hashlib.sha256(whole).hexdigest())
+
+    def _seals(self) -> dict[str, Any]:
+        seals = dict(self._curve_seals())
+        events = (self.folder / "events-rank0.jsonl", *(self.folder / name for name in _SEALED_WHOLE))
+        for path in events:
+            if path.exists():
+                seals[path.name] = Seal(path.stat().st_size, _sha256(path))
+        return {name: to_document(seal) for name, seal in sorted(seals.items())}
+
+    def _outputs(self, declared: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        found = []
+        for output in declared:
+            path = self.workspace / output["path"]
+            if path.is_file():
+                kept = Kept(output["path"], path.stat().st_size, _sha256(path), stored=False)
+                found.append(to_document(kept))
+            else:
+                found.append({**output, "stored": False})
+        return found
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _short(versions: dict[str, Any]) -> dict[str, str]:
+    wanted = ("torch", "cuda", "cudnn", "nccl", "gpu", "numpy")
+    return {name: str(versions[name]) for name in wanted if versions.get(name)}
+
+
+def now() -> str:
+    """Return the UTC time as the ledger writes it."""
+    return iso(time.time())
+
+
+def iso(seconds: float) -> str:
+    """Return seconds since the epoch as ISO 8601 in UTC, with milliseconds and a Z."""
+    stamp = datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="milliseconds")
+    return stamp.replace("+00:00", "Z")

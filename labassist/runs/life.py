@@ -1,0 +1,123 @@
+"""Who lives: the locks that say so, and the signals that end it.
+
+A run is alive exactly while somebody holds the flock on its `alive` file. The kernel frees that lock on
+any kind of death and it works across pid namespaces; a pid can be reused, so pids are for signals only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+from labassist.errors import LedgerError
+
+Life = Literal["alive", "over", "unseen"]
+
+
+def take(path: Path, *, patience: float = 0.0) -> int | None:
+    """Take the exclusive lock on `path` and return its descriptor, or None where another holds it.
+
+    Probes by `held` take the lock for microseconds, hence the `patience` in seconds. The descriptor is
+    not inheritable until someone passes it on. Raises LedgerError where the file system has no locks.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                os.close(fd)
+                return None
+            time.sleep(0.01)
+        except OSError as error:
+            os.close(fd)
+            raise _no_locks(path, error) from error
+        else:
+            return fd
+
+
+def held(path: Path) -> bool:
+    """Say whether somebody holds the lock on `path`. False where the file is missing."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError as error:
+        raise _no_locks(path, error) from error
+    finally:
+        os.close(fd)
+    return False
+
+
+def _no_locks(path: Path, error: OSError) -> LedgerError:
+    if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL):
+        return LedgerError(
+            "this file system has no file locks, so two processes could corrupt the ledger",
+            where=str(path),
+            mend="put the workspace on a local disk",
+        )
+    return LedgerError(f"cannot lock: {error.strerror}", where=str(path))
+
+
+def life(folder: Path, document: dict[str, Any], machine_id: str) -> Life:
+    """Say what is known here about a run that the ledger calls running.
+
+    `folder` is its run folder. A ledger that was copied, to another machine or beside itself, must not
+    judge: its `alive` file has another inode, or the run was recorded on another machine.
+    """
+    machine = document["machine"]
+    try:
+        inode = (folder / "alive").stat().st_ino
+    except FileNotFoundError:
+        return "unseen"
+    if machine["id"] != machine_id or machine.get("inode", inode) != inode:
+        return "unseen"
+    return "alive" if held(folder / "alive") else "over"
+
+
+def pids(folder: Path) -> dict[str, int]:
+    """Return the pids the shim wrote: `shim` and `trainer`; empty before it did."""
+    try:
+        content: dict[str, int] = json.loads((folder / "alive").read_text() or "{}")
+    except (FileNotFoundError, json.JSONDecodeError):
+        return {}
+    return content
+
+
+def ask_to_stop(folder: Path) -> bool:
+    """Ask the run in `folder` for a checkpoint and its end. False when it was not alive.
+
+    The supervisor gets the signal, because it keeps the grace time; without one the shim passes it on.
+    """
+    if not held(folder / "alive"):
+        return False
+    if held(folder / "supervised"):
+        with contextlib.suppress(ValueError, ProcessLookupError):
+            os.kill(int((folder / "supervised").read_text()), signal.SIGTERM)
+            return True
+    shim = pids(folder).get("shim")
+    if shim:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(shim, signal.SIGTERM)
+            return True
+    return False
+
+
+def kill(folder: Path) -> None:
+    """Kill the trainer of the run in `folder` and its process group, if it is alive."""
+    trainer = pids(folder).get("trainer")
+    if trainer and held(folder / "alive"):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(trainer, signal.SIGKILL)

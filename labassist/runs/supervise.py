@@ -1,0 +1,170 @@
+"""The supervisor of one run: a detached process that starts the trainer, watches it and closes its record.
+
+`python -m labassist.runs.supervise LEDGER RUN` adopts a living run; with the descriptors of the two
+locks behind it, it starts a new one. It stays in its own session, so a lost SSH link does not reach it,
+and it may be killed at any time: the next labassist process adopts the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from labassist.ledger.store import Ledger
+from labassist.runs import life
+from labassist.runs.absorb import Absorber, iso, now
+
+GRACE_S = 60.0
+"""Seconds between the request to stop and the kill, unless LABASSIST_GRACE says otherwise."""
+
+_POLL_S = 0.2
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Start or adopt the run, and return when its record is closed."""
+    parser = argparse.ArgumentParser(prog="labassist.runs.supervise")
+    parser.add_argument("ledger", type=Path)
+    parser.add_argument("run")
+    parser.add_argument("--locks", nargs=2, type=int, metavar=("ALIVE", "SUPERVISED"))
+    args = parser.parse_args(argv)
+    folder = args.ledger / "runs" / args.run
+    if args.locks:
+        alive, supervised = args.locks
+        stop = _StopRequest()
+        _own(supervised)
+        order = json.loads((folder / "order.json").read_text())
+        child = _start(folder, order, alive)
+        os.close(alive)
+        return _watch(args.ledger, args.run, child, stop)
+    taken = life.take(folder / "supervised", patience=0.2)
+    if taken is None:
+        return 0
+    stop = _StopRequest()
+    since = iso((folder / "supervised").stat().st_mtime)
+    _own(taken)
+    _note_gap(Ledger.open(args.ledger), args.run, f"{since}/{now()}")
+    return _watch(args.ledger, args.run, None, stop)
+
+
+class _StopRequest:
+    """SIGTERM to the supervisor means: a checkpoint, and the end, within the grace time."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.deadline = 0.0
+        self._passed_on = False
+        signal.signal(signal.SIGTERM, self._ask)
+        signal.signal(signal.SIGINT, self._ask)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    def _ask(self, _number: int, _frame: object) -> None:
+        self.asked = True
+
+    def serve(self, folder: Path) -> None:
+        """Pass the request on once, and kill what is still alive when the grace time is over."""
+        if not self.asked:
+            return
+        if not self._passed_on:
+            shim = life.pids(folder).get("shim")
+            if shim is None:
+                return
+            grace = float(os.environ.get("LABASSIST_GRACE", GRACE_S))
+            self.deadline = time.monotonic() + grace
+            self._passed_on = True
+            _say(f"asked to stop: the trainer has {grace:g} s for a checkpoint")
+            try:
+                os.kill(shim, signal.SIGTERM)
+            except ProcessLookupError:
+                life.kill(folder)
+        elif time.monotonic() > self.deadline:
+            _say("the grace time is over: killing the trainer")
+            life.kill(folder)
+
+
+def _own(supervised: int) -> None:
+    """Write our pid into the lock we hold; the descriptor stays open for our whole life."""
+    os.set_inheritable(supervised, False)
+    os.ftruncate(supervised, 0)
+    os.pwrite(supervised, str(os.getpid()).encode(), 0)
+
+
+def _note_gap(ledger: Ledger, run_id: str, gap: str) -> None:
+    def change(run: dict[str, Any]) -> dict[str, Any]:
+        return {**run, "adopted": [*run.get("adopted", []), gap]}
+
+    ledger.change("adopt", run_id, change)
+    _say(f"adopted: nobody watched during {gap}")
+
+
+def _start(folder: Path, order: dict[str, Any], alive: int) -> subprocess.Popen[bytes]:
+    shim = Path(__file__).with_name("shim.py")
+    keep = "1" if order["kind"] == "job" else "0"
+    log = os.open(folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", str(shim), str(folder), str(alive), keep, "--", *order["argv"]],
+            cwd=order["cwd"],
+            env=_environment(order["env"]),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=(alive,),
+        )
+    finally:
+        os.close(log)
+
+
+def _environment(changes: dict[str, str | None]) -> dict[str, str]:
+    """Return our environment with the order's changes; None takes a variable away (a replay must)."""
+    merged = {**os.environ, **changes}
+    return {name: value for name, value in merged.items() if value is not None}
+
+
+def _watch(
+    ledger_folder: Path, run_id: str, child: subprocess.Popen[bytes] | None, stop: _StopRequest
+) -> int:
+    folder = ledger_folder / "runs" / run_id
+    ledger = Ledger.open(ledger_folder)
+    workspace = Path(json.loads((folder / "order.json").read_text())["root"])
+    absorber = Absorber(ledger, run_id, workspace)
+    began = (folder / "order.json").stat().st_mtime
+    while life.held(folder / "alive"):
+        if child is not None:
+            child.poll()
+        stop.serve(folder)
+        absorber.poll()
+        os.utime(folder / "supervised")
+        time.sleep(_POLL_S)
+    if child is not None:
+        child.wait()
+    document = absorber.finalise(
+        stop_asked=stop.asked,
+        vanished="the trainer vanished without an exit status",
+        seconds=_ended(folder) - began,
+    )
+    _say(f"{document['state']} at step {document['step']}")
+    return 0
+
+
+def _ended(folder: Path) -> float:
+    """Return when the run ended: its end marker, else the last thing that it wrote, else now."""
+    for name in ("end.json", "metrics-rank0.jsonl"):
+        path = folder / name
+        if path.exists():
+            return path.stat().st_mtime
+    return time.time()
+
+
+def _say(line: str) -> None:
+    print(f"{now()} {line}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
