@@ -1,0 +1,119 @@
+"""The entry point: reads the command line, calls the command, and turns errors into one line and a status."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import pkgutil
+import sys
+from collections.abc import Sequence
+
+import labassist
+from labassist import cli
+from labassist.cli.parsing import Parser, UsageError, common
+from labassist.errors import LabError
+
+BROKEN_PIPE = 141
+"""128 + SIGPIPE, as a shell would report a writer whose reader has gone."""
+
+
+def build_parser() -> Parser:
+    """Return the parser of the whole command line, with every command group in this package."""
+    parser = Parser(
+        prog="labassist",
+        description=labassist.__doc__,
+        epilog="example:\n  labassist new my-lab\n  cd my-lab\n  labassist run 01-first-loop/train --profile tiny",
+    )
+    parser.add_argument("--version", action="version", version=f"labassist {labassist.__version__}")
+    common(parser, top=True)
+    sub = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", parser_class=Parser)
+    for module in pkgutil.iter_modules(cli.__path__):
+        group = importlib.import_module(f"labassist.cli.{module.name}")
+        if hasattr(group, "register"):
+            group.register(sub)
+    parser.set_defaults(handler=None, takes_rest=False, rest=None)
+    return parser
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Parse a command line. Raises UsageError, or SystemExit for --help and --version.
+
+    Everything after the first `--` belongs to the command that asked for it (`run -- CMD …`), whatever it
+    looks like; argparse's own treatment of `--` differs between Python versions.
+    """
+    parser = build_parser()
+    words = list(argv)
+    if "--" in words:
+        cut = words.index("--")
+        try:
+            args = parser.parse_args(words[:cut])
+        except UsageError:
+            args = None
+        if args is not None and args.takes_rest:
+            args.rest = words[cut + 1 :]
+            return args
+    return parser.parse_args(words)
+
+
+def start(args: argparse.Namespace) -> int:
+    """Run the parsed command; without one start the terminal app, where this installation has it."""
+    if args.handler is not None:
+        status: int = args.handler(args)
+        return status
+    try:
+        app = importlib.import_module("labassist.app.main")
+    except ModuleNotFoundError as error:
+        if error.name not in ("labassist.app", "labassist.app.main"):
+            raise
+        build_parser().print_help()
+        return 0
+    status = app.main(args)
+    return status
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run labassist and return its exit status (CONTRACT: 0 yes, 1 no, 2 bad input, 130 ctrl-c)."""
+    words = sys.argv[1:] if argv is None else argv
+    debug = "--debug" in words
+    try:
+        status = start(parse(words))
+        sys.stdout.flush()
+        return status
+    except UsageError as error:
+        return complain(str(error), 2)
+    except BrokenPipeError:
+        # The reader has gone (`labassist runs | head`): what is left in the buffer has no place to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except KeyboardInterrupt:
+        return complain("interrupted", 130)
+    except LabError as error:
+        if debug:
+            trace()
+        return complain(f"labassist: {error}", error.status)
+    except OSError as error:
+        if debug:
+            trace()
+        where = f"{error.filename}: " if error.filename else ""
+        return complain(f"labassist: {where}{error.strerror or error}", 2)
+    except Exception as error:  # noqa: BLE001 - the last place that can turn a bug into one line
+        if debug:
+            trace()
+        detail = " ".join(f"{type(error).__name__}: {error}".split())
+        return complain(
+            f"labassist: internal error, a bug in labassist: {detail}; run again with --debug for the traceback", 2
+        )
+
+
+def complain(line: str, status: int) -> int:
+    """Print one line on stderr and return the status."""
+    print(line, file=sys.stderr)
+    return status
+
+
+def trace() -> None:
+    """Print the traceback of the error being handled."""
+    import traceback
+
+    traceback.print_exc()

@@ -1,0 +1,44 @@
+"""Commands that make and keep workspaces."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from labassist.cli.parsing import Subparsers
+
+
+def register(sub: Subparsers) -> None:
+    """Add the commands of this group."""
+    from labassist.cli.parsing import command
+
+    parser = command(
+        sub,
+        "new",
+        new,
+        help="make a workspace: a git repository with the labs' job files and an empty ledger",
+        example="labassist new my-lab",
+    )
+    parser.add_argument("folder", metavar="DIR", help="folder to make; it must be empty or not exist")
+
+
+def new(args: argparse.Namespace) -> int:
+    """Make a workspace and say what to do next."""
+    from labassist import workspace
+    from labassist.cli.output import emit, say
+    from labassist.runs.jobs import list_jobs
+
+    made = workspace.new(args.folder)
+    jobs = list_jobs(made.workspace)
+    for note in made.notes:
+        say(f"note: {note}")
+    document = {"workspace": str(made.workspace.root), "commit": made.commit, "jobs": jobs, "notes": made.notes}
+    first = jobs[0] if jobs else "LAB/JOB"
+    emit(
+        document,
+        args.json,
+        lambda: f"made the workspace {made.workspace.root}\n"
+        f"next: cd {args.folder} && labassist run {first} --profile tiny",
+    )
+    return 0

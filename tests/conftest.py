@@ -1,0 +1,50 @@
+"""Every test runs in a world of its own: no user's git, no user's labassist, one thread."""
+
+from __future__ import annotations
+
+import os
+
+# Before anything imports torch: sums over several threads are other sums.
+for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ[_name] = "1"
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from labassist.workspace import Workspace, new
+
+
+@pytest.fixture(autouse=True)
+def isolated(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Give the test an empty HOME with a git identity, and take away what leaks in from the caller."""
+    home = tmp_path_factory.mktemp("home")
+    (home / ".gitconfig").write_text(
+        "[user]\n\tname = Test Learner\n\temail = learner@example.invalid\n[init]\n\tdefaultBranch = main\n"
+    )
+    for name in list(os.environ):
+        if name.startswith(("LABASSIST_", "GIT_", "XDG_", "COV_")):
+            monkeypatch.delenv(name)
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "PYTHONHASHSEED"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(home / ".gitconfig"))
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    yield home
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    """A new workspace in a temporary folder, as `labassist new` makes it."""
+    return new(tmp_path / "workspace").workspace
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a CUDA device where there is none."""
+    if any(Path("/dev").glob("nvidia[0-9]*")):
+        return
+    for item in items:
+        if "gpu" in item.keywords:
+            item.add_marker(pytest.mark.skip(reason="no CUDA device here"))
