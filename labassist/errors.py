@@ -6,6 +6,8 @@ line on stderr and exits with `status`; the app shows the same line.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class LabError(Exception):
     """Something a person can mend: `what` happened, `where`, and the `mend`."""
@@ -51,3 +53,18 @@ class AnswerNo(LabError):
     """The command worked and the answer is no (a check failed, a problem was found)."""
 
     status = 1
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Return `, did you mean …?` with the nearest of `names`, or nothing where none is near.
+
+    The last part of a dotted name is tried alone too: `lr` is meant to be `optim.lr`.
+    """
+    import difflib
+
+    candidates = list(names)
+    last = name.rsplit(".", 1)[-1]
+    near = difflib.get_close_matches(name, candidates, n=2) or [
+        one for one in candidates if one.rsplit(".", 1)[-1] == last
+    ]
+    return f", did you mean {' or '.join(near)}?" if near else ""

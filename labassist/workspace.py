@@ -116,7 +116,9 @@ def new(folder: str | Path) -> Made:
         raise InputError("this is a file", where=str(root), mend="name a folder that does not exist yet")
     if root.is_dir() and any(root.iterdir()):
         if is_workspace(root):
-            raise InputError("this is a workspace already", where=str(root), mend="work in it, or name another folder")
+            raise InputError(
+                "this is a workspace already", where=str(root), mend="work in it, or name another folder"
+            )
         raise InputError("this folder is not empty", where=str(root), mend="name one that does not exist yet")
     if shutil.which("git") is None:
         raise InputError(
@@ -197,8 +199,8 @@ def _commit(root: Path) -> tuple[str, tuple[str, ...]]:
 def _git(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run git in `root`, whatever repository the caller's environment points at (a hook sets GIT_DIR)."""
     environment = {key: value for key, value in os.environ.items() if key not in _REPOSITORY_VARIABLES}
-    return subprocess.run(  # noqa: S603
-        ["git", *words],  # noqa: S607
+    return subprocess.run(
+        ["git", *words],
         cwd=root,
         env={**environment, "LC_ALL": "C"},
         stdin=subprocess.DEVNULL,
@@ -224,5 +226,7 @@ def _must(result: subprocess.CompletedProcess[str]) -> str:
     """Return git's output; raise InputError with its own words when it failed."""
     if result.returncode:
         words = result.stderr.strip() or result.stdout.strip() or f"exit {result.returncode}"
-        raise InputError(f"git could not make the workspace's repository: {words}", mend="mend that, then run this again")
+        raise InputError(
+            f"git could not make the workspace's repository: {words}", mend="mend that, then run this again"
+        )
     return result.stdout.strip()

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-
-# Before anything imports torch: sums over several threads are other sums.
-for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-    os.environ[_name] = "1"
-
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from labassist.workspace import Workspace, new
+
+# Before anything imports torch: sums over several threads are other sums.
+for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ[_name] = "1"
 
 
 @pytest.fixture(autouse=True)

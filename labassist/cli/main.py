@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import pkgutil
 import sys
@@ -58,8 +59,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def start(args: argparse.Namespace) -> int:
     """Run the parsed command; without one start the terminal app, where this installation has it."""
+    status: int
     if args.handler is not None:
-        status: int = args.handler(args)
+        status = args.handler(args)
         return status
     try:
         app = importlib.import_module("labassist.app.main")
@@ -75,7 +77,10 @@ def start(args: argparse.Namespace) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run labassist and return its exit status (CONTRACT: 0 yes, 1 no, 2 bad input, 130 ctrl-c)."""
     words = sys.argv[1:] if argv is None else argv
-    debug = "--debug" in words
+    debug = "--debug" in (words[: words.index("--")] if "--" in words else words)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         status = start(parse(words))
         sys.stdout.flush()
@@ -102,7 +107,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             trace()
         detail = " ".join(f"{type(error).__name__}: {error}".split())
         return complain(
-            f"labassist: internal error, a bug in labassist: {detail}; run again with --debug for the traceback", 2
+            f"labassist: internal error, a bug in labassist: {detail}; run again with --debug for the traceback",
+            2,
         )
 
 

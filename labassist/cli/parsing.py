@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from labassist.errors import did_you_mean
+
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction["Parser"]
 
@@ -31,14 +33,11 @@ class Parser(argparse.ArgumentParser):
         """Name the nearest command or choice, where argparse would print every one of them."""
         if action.choices is None or value in action.choices:
             return
-        import difflib
-
         names = [str(choice) for choice in action.choices]
-        near = difflib.get_close_matches(str(value), names, n=2)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"choose from {', '.join(names)}"
+        hint = did_you_mean(str(value), names) or f"; choose from {', '.join(names)}"
         kind = "command" if isinstance(action, argparse._SubParsersAction) else "value"
         raise argparse.ArgumentError(
-            None if kind == "command" else action, f"unknown {kind} {str(value)!r}: {hint}"
+            None if kind == "command" else action, f"unknown {kind} {str(value)!r}{hint}"
         )
 
 
@@ -71,20 +70,20 @@ def command(
     name: str,
     handler: Handler,
     *,
-    help: str,
+    summary: str,
     example: str,
     takes_rest: bool = False,
 ) -> Parser:
     """Add a command and return its parser, for its own arguments.
 
-    `help` is one line; `example` is one or more command lines shown at the end of `--help`. With
+    `summary` is one line; `example` is one or more command lines shown at the end of `--help`. With
     `takes_rest`, what stands after the first `--` comes untouched as `args.rest` (None without a `--`).
     """
     lines = "\n".join(f"  {line}" for line in example.strip().splitlines())
     parser = sub.add_parser(
         name,
-        help=help,
-        description=help[0].upper() + help[1:] + ".",
+        help=summary,
+        description=summary[0].upper() + summary[1:] + ".",
         epilog=f"example:\n{lines}",
     )
     common(parser)

@@ -17,7 +17,7 @@ def register(sub: Subparsers) -> None:
         sub,
         "new",
         new,
-        help="make a workspace: a git repository with the labs' job files and an empty ledger",
+        summary="make a workspace: a git repository with the labs' job files and an empty ledger",
         example="labassist new my-lab",
     )
     parser.add_argument("folder", metavar="DIR", help="folder to make; it must be empty or not exist")
@@ -25,6 +25,8 @@ def register(sub: Subparsers) -> None:
 
 def new(args: argparse.Namespace) -> int:
     """Make a workspace and say what to do next."""
+    import shlex
+
     from labassist import workspace
     from labassist.cli.output import emit, say
     from labassist.runs.jobs import list_jobs
@@ -33,12 +35,16 @@ def new(args: argparse.Namespace) -> int:
     jobs = list_jobs(made.workspace)
     for note in made.notes:
         say(f"note: {note}")
-    document = {"workspace": str(made.workspace.root), "commit": made.commit, "jobs": jobs, "notes": made.notes}
-    first = jobs[0] if jobs else "LAB/JOB"
+    document = {
+        "workspace": str(made.workspace.root),
+        "commit": made.commit,
+        "jobs": jobs,
+        "notes": made.notes,
+    }
+    steps = [f"cd {shlex.quote(args.folder)}", *(f"labassist run {job} --profile tiny" for job in jobs[:1])]
     emit(
         document,
         args.json,
-        lambda: f"made the workspace {made.workspace.root}\n"
-        f"next: cd {args.folder} && labassist run {first} --profile tiny",
+        lambda: f"made the workspace {made.workspace.root}\nnext: {' && '.join(steps)}",
     )
     return 0

@@ -1,0 +1,87 @@
+"""What a command prints: stdout is data, stderr is talk."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
+
+
+def emit(data: Any, json_mode: bool, human: Callable[[], str]) -> None:
+    """Print a command's answer on stdout: `data` as one JSON document with --json, else what `human` returns."""
+    print(to_json(data) if json_mode else human())
+
+
+def say(line: str) -> None:
+    """Print one line of talk (progress, notes, advice) on stderr."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def to_json(data: Any) -> str:
+    """Return data as JSON; floats that JSON lacks stand as the ledger writes them ("nan:<hex>", "inf", "-inf")."""
+    return json.dumps(_plain(data), indent=2, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value made of JSON's own kinds."""
+    from labassist.ledger.canonical import encode_number
+
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return encode_number(value)
+    return str(value) if isinstance(value, Path) else value
+
+
+def paint(text: str, style: str) -> str:
+    """Return text in one of STYLES where stdout is a terminal that shows it; never the only carrier of meaning."""
+    plain = not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return text if plain else f"\033[{STYLES[style]}m{text}\033[0m"
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, width: int | None = None) -> str:
+    """Return a table of left-aligned columns; numbers are right-aligned.
+
+    It is cut to `width` columns of the terminal (default: the terminal's; whole where stdout is none) by
+    shortening the widest columns.
+    """
+    if width is None and sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+    cells = [[" ".join(str(cell).split()) for cell in row] for row in rows]
+    widths = [max(map(_columns, column)) for column in zip(headers, *cells, strict=True)]
+    while width is not None and sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > 4:
+        widths[widths.index(max(widths))] -= 1
+    right = [
+        bool(rows) and all(isinstance(row[at], (int, float)) for row in rows) for at in range(len(headers))
+    ]
+    lines = [list(headers), *cells]
+    return "\n".join(
+        "  ".join(_fit(*cell) for cell in zip(line, widths, right, strict=True)).rstrip() for line in lines
+    )
+
+
+def _columns(text: str) -> int:
+    """Return how many terminal columns a text takes."""
+    return sum(
+        0 if unicodedata.combining(sign) else 2 if unicodedata.east_asian_width(sign) in "WF" else 1
+        for sign in text
+    )
+
+
+def _fit(text: str, width: int, right: bool) -> str:
+    """Return text padded or cut to `width` columns; a cut ends with `~`, which every terminal has."""
+    if _columns(text) > width:
+        while _columns(text) >= width:
+            text = text[:-1]
+        text += "~"
+    padding = " " * (width - _columns(text))
+    return padding + text if right else text + padding
