@@ -1,0 +1,200 @@
+"""Commands that read the ledger, replay from it and audit it."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from labassist.cli.parsing import Subparsers
+
+
+def register(sub: Subparsers) -> None:
+    """Add the commands of this group."""
+    from labassist.cli.parsing import command
+
+    parser = command(
+        sub, "runs", runs, help="list the recorded runs, oldest first", example="labassist runs --where state=failed"
+    )
+    parser.add_argument(
+        "--where", action="append", default=[], metavar="EXPR", help="KEY=VALUE, KEY>N, KEY<N …; may be repeated"
+    )
+    parser.add_argument("--sort", metavar="KEY", help="sort by a key of the record, as last.loss")
+
+    parser = command(sub, "show", show, help="print one run's record", example="labassist show @last")
+    parser.add_argument("run", metavar="RUN", help="id, unique prefix, @last or @-2")
+
+    parser = command(
+        sub, "note", note, help="keep a note with a run", example='labassist note @last "clip off, oscillates"'
+    )
+    parser.add_argument("run", metavar="RUN", help="id, unique prefix, @last or @-2")
+    parser.add_argument("text", metavar="TEXT")
+
+    parser = command(
+        sub,
+        "replay",
+        replay,
+        help="re-run the recorded code and config, and say whether the result is the same",
+        example="labassist replay @last",
+    )
+    parser.add_argument("run", metavar="RUN", help="id, unique prefix, @last or @-2")
+    parser.add_argument("--segment", action="store_true", help="only this segment, from its checkpoint")
+    parser.add_argument("--force", action="store_true", help="compare although it cannot be exact here")
+    parser.add_argument("--tolerance", default="", metavar="NAME", help="fp32, bf16 or fp16")
+    parser.add_argument(
+        "--current-labassist", action="store_true", help="import the installed labassist, not the recorded one"
+    )
+
+    parser = command(
+        sub,
+        "audit",
+        audit,
+        help="verify the chain, the curves, the checkpoints and the code",
+        example="labassist audit",
+    )
+    parser.add_argument("run", nargs="?", metavar="RUN", help="only this run (default: all)")
+
+
+def runs(args: argparse.Namespace) -> int:
+    """List runs."""
+    from labassist.cli.output import emit
+    from labassist.cli.runs import opened
+    from labassist.ledger.search import select
+
+    _workspace, ledger = opened(args)
+    found = select(ledger.runs.all(), args.where, args.sort)
+    emit({"runs": found}, args.json, lambda: runs_table(found) if found else "no runs yet")
+    return 0
+
+
+def runs_table(documents: list[dict[str, Any]]) -> str:
+    """Return runs as a table: what a person looks for first stands left."""
+    from labassist.cli.output import table
+
+    rows = []
+    for document in documents:
+        loss = document.get("last", {}).get("loss", "")
+        verdict = document.get("verdict") or {}
+        state = document["state"] + (" !" if document.get("health") else "")
+        rows.append(
+            [
+                document["id"],
+                document["job"] + (" (resumed)" if document.get("resumed_from") else ""),
+                document["mode"],
+                state,
+                document.get("step", 0),
+                f"{loss:.4f}" if isinstance(loss, float) else str(loss),
+                verdict.get("verdict", ""),
+                document.get("note", ""),
+            ]
+        )
+    return table(["id", "job", "mode", "state", "steps", "loss", "verdict", "note"], rows)
+
+
+def summary(document: dict[str, Any]) -> str:
+    """Return a run in a few lines, as it is printed when a run has ended."""
+    lines = [f"run {document['id']}  {document['job']}  {document['mode']}  {document['state']}"]
+    steps = f"  step {document.get('step', 0)}"
+    if document.get("total_steps"):
+        steps += f" of {document['total_steps']}"
+    values = [
+        f"{name} {value:.4f}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in document.get("last", {}).items()
+        if name in ("loss", "val_loss")
+    ]
+    lines.append("  ".join([steps, *values, f"{document.get('seconds', 0):.1f} s"]))
+    if document.get("reason"):
+        lines.append(f"  {document['reason']}")
+    if document.get("health"):
+        lines.append(f"  unhealthy: {document['health']}")
+    return "\n".join(lines)
+
+
+def show(args: argparse.Namespace) -> int:
+    """Print one record: as JSON, or key by key."""
+    from labassist.cli.output import emit
+    from labassist.cli.runs import opened
+
+    _workspace, ledger = opened(args)
+    document = ledger.find(args.run)
+    emit(document, args.json, lambda: "\n".join(_pairs(document)))
+    return 0
+
+
+def _pairs(document: dict[str, Any], prefix: str = "") -> list[str]:
+    lines = []
+    for key, value in document.items():
+        if isinstance(value, dict) and value:
+            lines += _pairs(value, f"{prefix}{key}.")
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            for number, item in enumerate(value):
+                lines += _pairs(item, f"{prefix}{key}.{number}.")
+        else:
+            lines.append(f"{prefix}{key}  {value}")
+    return lines
+
+
+def note(args: argparse.Namespace) -> int:
+    """Add a note to a run."""
+    from labassist.cli.output import emit
+    from labassist.cli.runs import opened
+
+    _workspace, ledger = opened(args)
+    run_id = ledger.find(args.run)["id"]
+
+    def change(run: dict[str, Any]) -> dict[str, Any]:
+        before = run.get("note", "")
+        return {**run, "note": f"{before}\n{args.text}" if before else args.text}
+
+    document = ledger.change("note", run_id, change)
+    ledger.save_view()
+    emit(document, args.json, lambda: f"noted with run {run_id}")
+    return 0
+
+
+def replay(args: argparse.Namespace) -> int:
+    """Replay a run; the exit status is the verdict."""
+    from labassist.cli.output import emit, say
+    from labassist.cli.runs import opened
+    from labassist.ledger.verdict import EXIT
+    from labassist.runs.follow import Interrupted, follow
+    from labassist.runs.replay import Options, replay as run_again
+
+    workspace, ledger = opened(args)
+    options = Options(args.segment, args.force, args.tolerance, args.current_labassist)
+    try:
+        replayed = run_again(workspace, ledger, args.run, options, lambda run: follow(ledger, run), say)
+    except Interrupted:
+        say("interrupted: no verdict")
+        return 130
+    emit(replayed.document(), args.json, lambda: _verdict_text(replayed.document()))
+    return EXIT[replayed.verdict.verdict]
+
+
+def _verdict_text(answer: dict[str, Any]) -> str:
+    compared = answer["compared"]
+    lines = [
+        f"{answer['verdict']}  run {answer['replay_of']}"
+        + (f" against its replay {answer['run']}" if answer["run"] else ""),
+        f"  compared {compared['steps']} steps, {compared['series']} series, {compared['tensors']} tensors",
+    ]
+    first = answer["first_difference"]
+    if first:
+        if "step" in first:
+            lines.append(f"  first difference at step {first['step']}: {first['series']} {first['a']} / {first['b']}")
+        else:
+            lines.append("  first difference: " + ", ".join(f"{key} {value}" for key, value in first.items()))
+    lines += [f"  {cause}" for cause in answer["likely_causes"]]
+    return "\n".join(lines)
+
+
+def audit(args: argparse.Namespace) -> int:
+    """Verify everything that the ledger promises; 1 when something is not as it was."""
+    from labassist.cli.output import emit
+    from labassist.ledger.audit import audit as verify
+    from labassist.workspace import Workspace
+
+    workspace = Workspace.find(args.workspace)
+    found = verify(workspace.ledger, workspace.root, args.run)
+    emit(found.document(), args.json, found.text)
+    return 0 if found.ok else 1

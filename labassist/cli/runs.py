@@ -1,0 +1,254 @@
+"""Commands that start, follow, stop and go on with runs."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from labassist.cli.parsing import Subparsers
+    from labassist.ledger.store import Ledger
+    from labassist.workspace import Workspace
+
+
+def register(sub: Subparsers) -> None:
+    """Add the commands of this group."""
+    from labassist.cli.parsing import command
+
+    parser = command(
+        sub,
+        "run",
+        run,
+        help="start a recorded run of a lab's job, or of any command after --",
+        example="labassist run 01-first-loop/train --profile tiny\n"
+        "labassist run 01-first-loop/train --set optim.lr=0.002 --seed 7\n"
+        "labassist run --out model.bin -- python my_train.py",
+        takes_rest=True,
+    )
+    parser.add_argument("job", nargs="?", metavar="JOB", help="LAB/JOB, as 01-first-loop/train")
+    parser.add_argument("--profile", metavar="NAME", help="numbers to start from: tiny, laptop, gpu …")
+    parser.add_argument("--config", metavar="FILE", help="a TOML file of overrides")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="K=V", dest="sets", help="one override; may be repeated"
+    )
+    parser.add_argument("--seed", type=int, default=None, metavar="N", help="seed of every generator (1337)")
+    parser.add_argument(
+        "--mode", choices=("exact", "fast"), default="exact", help="exact can be replayed bit for bit (default)"
+    )
+    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads of the trainer (default: the cores)")
+    parser.add_argument("--detach", action="store_true", help="print the run's id and return at once")
+    parser.add_argument("--note", default="", metavar="TEXT", help="a note kept with the run")
+    parser.add_argument(
+        "--out", action="append", default=[], metavar="PATH", help="a file the command makes, compared by a replay"
+    )
+
+    parser = command(
+        sub,
+        "resume",
+        resume,
+        help="go on from a run's last complete checkpoint, as a new segment",
+        example="labassist resume @last",
+    )
+    parser.add_argument("run", metavar="RUN", help="id, unique prefix, @last or @-2")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="K=V", dest="sets", help="one override; may be repeated"
+    )
+    parser.add_argument("--detach", action="store_true", help="print the run's id and return at once")
+    parser.add_argument("--note", default="", metavar="TEXT", help="a note kept with the run")
+
+    parser = command(
+        sub, "stop", stop, help="ask a run for a checkpoint and its end", example="labassist stop @last"
+    )
+    parser.add_argument("run", metavar="RUN", help="id, unique prefix, @last or @-2")
+
+    parser = command(sub, "logs", logs, help="print what a run's trainer printed", example="labassist logs @last -f")
+    parser.add_argument("run", metavar="RUN", help="id, unique prefix, @last or @-2")
+    parser.add_argument("-f", "--follow", action="store_true", help="go on until the run ends")
+
+    command(sub, "attach", attach, help="list live runs", example="labassist attach")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Start a run and, unless detached, follow it to its end."""
+    from labassist.errors import InputError
+    from labassist.runs.launch import launch
+
+    if args.rest is not None and args.job:
+        raise InputError("give a JOB or a command after --, not both", where="run")
+    if args.rest is None and not args.job:
+        raise InputError("no JOB and no command", where="run", mend="give LAB/JOB, or -- CMD …")
+    if args.threads is not None and args.threads < 1:
+        raise InputError("at least one thread is needed", where=f"--threads {args.threads}")
+    if args.seed is not None and not 0 <= args.seed < 2**63:
+        raise InputError("a seed is a whole number from 0 to 2^63 - 1", where=f"--seed {args.seed}")
+    workspace, ledger = opened(args)
+    plan = _command_plan(args, workspace) if args.job is None else _job_plan(args, workspace)
+    return _started(args, ledger, launch(workspace, ledger, plan))
+
+
+def _job_plan(args: argparse.Namespace, workspace: Workspace) -> Any:
+    from labassist.runs.jobs import load_job, resolve
+    from labassist.runs.launch import Plan
+
+    job = load_job(workspace, args.job)
+    config = resolve(job, args.profile, args.config, args.sets)
+    return Plan(
+        job=job.name,
+        kind="job",
+        argv=["python", str(job.script.relative_to(workspace.root))],
+        mode=args.mode,
+        seed=1337 if args.seed is None else args.seed,
+        threads=args.threads or cores(),
+        profile=config.profile,
+        nested=config.nested,
+        flat=config.flat,
+        note=args.note,
+    )
+
+
+def _command_plan(args: argparse.Namespace, workspace: Workspace) -> Any:
+    from labassist.errors import InputError
+    from labassist.runs.command import plan_command
+
+    if not args.rest:
+        raise InputError("no command after --", where="run", mend="labassist run -- python my_train.py")
+    for option, given in (("--profile", args.profile), ("--config", args.config), ("--set", args.sets)):
+        if given:
+            raise InputError("belongs to jobs, and this is a command", where=option, mend="take it out")
+    return plan_command(
+        workspace,
+        args.rest,
+        mode=args.mode,
+        seed=1337 if args.seed is None else args.seed,
+        threads=args.threads or cores(),
+        note=args.note,
+        outputs=args.out,
+    )
+
+
+def cores() -> int:
+    """Return how many CPUs this process may use."""
+    import os
+
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def resume(args: argparse.Namespace) -> int:
+    """Start the next segment and, unless detached, follow it to its end."""
+    from labassist.cli.output import say
+    from labassist.runs.resume import resume as go_on
+
+    workspace, ledger = opened(args)
+    resumed = go_on(workspace, ledger, args.run, args.sets, args.note)
+    for note in resumed.notes:
+        say(f"note: {note}")
+    where = f" of run {resumed.origin.run}"
+    none = " (no checkpoint was complete)" if resumed.origin.step == 0 else ""
+    say(f"resumed from step {resumed.origin.step}{where}{none}")
+    return _started(args, ledger, resumed.run)
+
+
+def _started(args: argparse.Namespace, ledger: Ledger, run_id: str) -> int:
+    """Follow the run that was just started, print its record, and return the trainer's status."""
+    from labassist.cli.ledger import summary
+    from labassist.cli.output import emit, say
+    from labassist.runs.follow import Interrupted, follow
+
+    say(f"run {run_id} started; ctrl-c asks for a checkpoint and stops it")
+    if args.detach:
+        emit(ledger.run(run_id), args.json, lambda: run_id)
+        return 0
+    status = None
+    try:
+        document = follow(ledger, run_id)
+    except Interrupted:
+        document = ledger.find(run_id)
+        status = 130
+    if document["state"] == "failed":
+        _show_tail(ledger, run_id)
+    emit(document, args.json, lambda: summary(document))
+    return trainer_status(document) if status is None else status
+
+
+def trainer_status(document: dict[str, Any]) -> int:
+    """Return the status of a run as a shell has it: the exit status, or 128 + signal; 1 where it is lost."""
+    if document.get("signal") is not None:
+        return 128 + int(document["signal"])
+    status = document.get("exit")
+    return 1 if status is None else int(status)
+
+
+def _show_tail(ledger: Ledger, run_id: str, lines: int = 8) -> None:
+    from labassist.cli.output import say
+    from labassist.runs.logs import tail
+
+    for line in tail(ledger.run_folder(run_id) / "log.txt", lines):
+        say(f"  | {line}")
+
+
+def stop(args: argparse.Namespace) -> int:
+    """Ask a live run to stop."""
+    from labassist.cli.output import emit
+    from labassist.errors import AnswerNo
+    from labassist.runs import life
+
+    _workspace, ledger = opened(args)
+    document = ledger.find(args.run)
+    if not life.ask_to_stop(ledger.run_folder(document["id"])):
+        raise AnswerNo(f"it is not alive ({document['state']})", where=f"run {document['id']}")
+    emit({"run": document["id"], "asked": True}, args.json, lambda: f"asked run {document['id']} to stop")
+    return 0
+
+
+def logs(args: argparse.Namespace) -> int:
+    """Print a run's log, with secrets and control sequences taken out."""
+    import sys
+
+    from labassist.runs import life
+    from labassist.runs.logs import Log
+
+    _workspace, ledger = opened(args)
+    folder = ledger.run_folder(ledger.find(args.run)["id"])
+    log = Log(folder / "log.txt")
+    while True:
+        alive = life.held(folder / "alive")
+        for line in log.poll(whole=not alive):
+            sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+        if not args.follow or not alive:
+            return 0
+        import time
+
+        time.sleep(0.25)
+
+
+def attach(args: argparse.Namespace) -> int:
+    """List live runs with their last step."""
+    from labassist.cli.ledger import runs_table
+    from labassist.cli.output import emit
+    from labassist.ledger.environment import machine
+    from labassist.runs import life
+
+    _workspace, ledger = opened(args)
+    live = [
+        document
+        for document in ledger.running()
+        if life.life(ledger.run_folder(document["id"]), document, machine().id) == "alive"
+    ]
+    emit({"runs": live}, args.json, lambda: runs_table(live) if live else "no run is alive")
+    return 0
+
+
+def opened(args: argparse.Namespace) -> tuple[Workspace, Ledger]:
+    """Return the workspace and its ledger, after closing or adopting what was left behind."""
+    from labassist.cli.output import say
+    from labassist.ledger.store import Ledger
+    from labassist.runs.recover import recover, sweep_scratch
+    from labassist.workspace import Workspace
+
+    workspace = Workspace.find(args.workspace)
+    ledger = Ledger.open(workspace.ledger, create=True)
+    for line in recover(ledger):
+        say(f"note: {line}")
+    sweep_scratch(workspace.scratch)
+    return workspace, ledger

@@ -1,0 +1,231 @@
+"""Start one recorded run: capture what it is, journal that it started, hand it to a supervisor.
+
+Everything that can be refused is refused here, before anything is journalled. A foreground run is the
+same thing as a detached one, with somebody following its files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from labassist import __version__
+from labassist.errors import LabError, LedgerError
+from labassist.ledger import code as code_capture
+from labassist.ledger import environment, package, secrets
+from labassist.ledger.records import Code, Kept, Mode, Origin, Run, to_document
+from labassist.ledger.store import Ledger, new_run_id
+from labassist.record.environment import environment_for
+from labassist.runs import life
+from labassist.runs.absorb import now
+from labassist.workspace import Workspace
+
+PROTOCOL = 1
+LOW_DISK_BYTES = 200 * 1024 * 1024
+
+
+@dataclass
+class Plan:
+    """What is to be started. A replay fills in what a fresh run captures."""
+
+    job: str
+    kind: Literal["job", "command"]
+    argv: list[str]
+    """Program and arguments; `python` as the first word means this interpreter."""
+    mode: Mode = "exact"
+    seed: int = 1337
+    threads: int = 1
+    profile: str = ""
+    nested: dict[str, Any] = field(default_factory=dict)
+    flat: dict[str, Any] = field(default_factory=dict)
+    note: str = ""
+    outputs: list[str] = field(default_factory=list)
+    resumed_from: Origin | None = None
+    resume_path: Path | None = None
+    replay_of: str | None = None
+    code: Code | None = None
+    """None: capture the workspace as it stands."""
+    root: Path | None = None
+    """None: the workspace itself; a replay's scratch copy otherwise."""
+    package_root: Path | None = None
+    """Folder with the labassist that the trainer imports; None: a copy of the one that runs now."""
+    inputs: dict[str, dict[str, str]] = field(default_factory=dict)
+    stop_after: int | None = None
+    env: dict[str, str] | None = None
+    """The recorded environment variables of a replay; None: those of this process."""
+    cwd: str = "."
+
+
+def launch(workspace: Workspace, ledger: Ledger, plan: Plan) -> str:
+    """Start `plan` under a detached supervisor and return the id of its run.
+
+    Raises CodeError, InputError or LedgerError, and then nothing was journalled or left behind.
+    """
+    _preflight_disk(workspace)
+    run_id = new_run_id()
+    folder = ledger.run_folder(run_id)
+    try:
+        folder.mkdir(parents=True, mode=0o700)
+    except OSError as error:
+        raise LedgerError(f"cannot record here: {error.strerror}", where=str(folder)) from error
+    locks: list[int] = []
+    try:
+        for name in ("alive", "supervised"):
+            lock = life.take(folder / name)
+            assert lock is not None  # the folder is new: nobody else knows it
+            locks.append(lock)
+        record, order = _describe(workspace, ledger, plan, run_id, folder)
+        _write_order(folder, order)
+        ledger.write("start", to_document(record))
+        _spawn(ledger, run_id, folder, locks)
+    except BaseException:
+        with contextlib.suppress(LabError):
+            if ledger.run(run_id):
+                ledger.change("end", run_id, _never_started)
+        if not (folder / "positions.jsonl").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+    finally:
+        for lock in locks:
+            os.close(lock)
+    return run_id
+
+
+def _describe(
+    workspace: Workspace, ledger: Ledger, plan: Plan, run_id: str, folder: Path
+) -> tuple[Run, dict[str, Any]]:
+    root = plan.root or workspace.root
+    code = plan.code or code_capture.capture(workspace.root, ledger.objects, run_id)
+    if not code.package:
+        code.package = package.capture_package(ledger.objects)
+    package_root = plan.package_root or package.unpack_package(
+        ledger.objects, code.package, workspace.state / "packages" / code.package[:16]
+    )
+    outer = dict(os.environ) if plan.env is None else plan.env
+    kept_env, _names = secrets.redact_env(outer)
+    changes: dict[str, str | None] = {}
+    if plan.env is not None:
+        here, _names = secrets.redact_env(dict(os.environ))
+        changes.update(dict.fromkeys(here))
+        changes.update(secrets.fill(plan.env, dict(os.environ)))
+    changes.update(environment_for(plan.mode, plan.seed, plan.threads))
+    changes["PYTHONPATH"] = _path_first(package_root)
+    changes["PYTHONUNBUFFERED"] = "1"
+    changes["LABASSIST_RUN_DIR"] = str(folder)
+    argv = [sys.executable, *plan.argv[1:]] if plan.argv[0] == "python" else list(plan.argv)
+    machine = environment.machine()
+    machine.inode = (folder / "alive").stat().st_ino
+    record = Run(
+        id=run_id,
+        job=plan.job,
+        kind=plan.kind,
+        state="running",
+        mode=plan.mode,
+        seed=plan.seed,
+        threads=plan.threads,
+        created=now(),
+        argv=secrets.redact_argv(plan.argv),
+        cwd=plan.cwd,
+        machine=machine,
+        code=code,
+        profile=plan.profile,
+        note=plan.note,
+        config=secrets.redact_config(plan.flat),
+        env=ledger.objects.put_json(kept_env),
+        environment=ledger.objects.put_json(environment.environment()),
+        hardware=ledger.objects.put_json(environment.hardware()),
+        versions={**environment.versions(), "labassist": __version__},
+        outputs=[Kept(path, 0, "", stored=False) for path in plan.outputs],
+        resumed_from=plan.resumed_from,
+        replay_of=plan.replay_of,
+    )
+    order = {
+        "protocol": PROTOCOL,
+        "run": run_id,
+        "job": plan.job,
+        "kind": plan.kind,
+        "mode": plan.mode,
+        "seed": plan.seed,
+        "threads": plan.threads,
+        "config": plan.nested,
+        "inputs": plan.inputs,
+        "resume": _resume(plan),
+        "stop_after": plan.stop_after,
+        "argv": argv,
+        "root": str(root),
+        "cwd": str(root / plan.cwd),
+        "env": changes,
+    }
+    return record, order
+
+
+def _resume(plan: Plan) -> dict[str, Any] | None:
+    if plan.resumed_from is None or plan.resume_path is None:
+        return None
+    return {
+        "run": plan.resumed_from.run,
+        "step": plan.resumed_from.step,
+        "path": str(plan.resume_path),
+    }
+
+
+def _path_first(package_root: Path) -> str:
+    rest = os.environ.get("PYTHONPATH")
+    return f"{package_root}{os.pathsep}{rest}" if rest else str(package_root)
+
+
+def _write_order(folder: Path, order: dict[str, Any]) -> None:
+    path = folder / "order.json"
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(fd, "w") as file:
+        json.dump(order, file, indent=1)
+        file.flush()
+        os.fsync(fd)
+
+
+def _spawn(ledger: Ledger, run_id: str, folder: Path, locks: list[int]) -> None:
+    spawn_supervisor(ledger.folder, run_id, "--locks", *map(str, locks), pass_fds=locks)
+
+
+def spawn_supervisor(ledger_folder: Path, run_id: str, *options: str, pass_fds: Sequence[int] = ()) -> None:
+    """Start a detached supervisor: its own session, no terminal, output to a file."""
+    # -P keeps the working directory off the path; ours goes last, so that it is used only where
+    # labassist is not importable anyway (a checkout run in place).
+    start = "import sys; sys.path.append(sys.argv.pop(1)); from labassist.runs.supervise import main; main()"
+    log = ledger_folder / "runs" / run_id / "supervisor.log"
+    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        subprocess.Popen(
+            [sys.executable, "-P", "-c", start, str(Path(__file__).parents[2])]
+            + [str(ledger_folder), run_id, *options],
+            cwd=ledger_folder,
+            stdin=subprocess.DEVNULL,
+            stdout=fd,
+            stderr=fd,
+            start_new_session=True,
+            pass_fds=pass_fds,
+        )
+    finally:
+        os.close(fd)
+
+
+def _never_started(run: dict[str, Any]) -> dict[str, Any]:
+    return {**run, "state": "failed", "ended": now(), "reason": "the supervisor could not be started"}
+
+
+def _preflight_disk(workspace: Workspace) -> None:
+    free = shutil.disk_usage(workspace.root).free
+    if free < LOW_DISK_BYTES:
+        raise LedgerError(
+            f"only {free // 2**20} MiB of disk are free, too few for checkpoints",
+            where=str(workspace.root),
+            mend="free some space or move the workspace",
+        )

@@ -1,0 +1,83 @@
+"""What every labassist process does first: nothing stays `running` for ever.
+
+Three cases, by the two locks of a run that the ledger calls running: the trainer lives and nobody
+watches it (adopt it); nobody lives and nobody is closing the record (close it, from the end marker or as
+lost); a copy of a ledger from elsewhere (leave it alone, it is only unseen).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from pathlib import Path
+
+from labassist.ledger.environment import machine
+from labassist.ledger.store import Ledger
+from labassist.runs import life
+from labassist.runs.absorb import Absorber
+from labassist.runs.launch import spawn_supervisor
+
+
+def recover(ledger: Ledger) -> list[str]:
+    """Adopt or close what was left behind; return one line for each thing done.
+
+    Does nothing on a read-only ledger. Cheap when no run is open.
+    """
+    done: list[str] = []
+    if ledger.readonly:
+        return done
+    for document in ledger.running():
+        run_id = document["id"]
+        folder = ledger.run_folder(run_id)
+        state = life.life(folder, document, machine().id)
+        if state == "unseen" or life.held(folder / "supervised"):
+            continue
+        if state == "alive":
+            spawn_supervisor(ledger.folder, run_id)
+            done.append(f"adopted run {run_id}: its supervisor was gone, its trainer goes on")
+            continue
+        closed = _close(ledger, run_id, folder)
+        if closed:
+            done.append(closed)
+    return done
+
+
+def _close(ledger: Ledger, run_id: str, folder: Path) -> str:
+    lock = life.take(folder / "supervised", patience=0.2)
+    if lock is None:
+        return ""
+    try:
+        current = ledger.run(run_id)
+        if current is None or current["state"] != "running":
+            return ""
+        began = (folder / "order.json").stat().st_mtime if (folder / "order.json").exists() else time.time()
+        absorber = Absorber(ledger, run_id, ledger.folder.parent)
+        document = absorber.finalise(
+            stop_asked=False,
+            vanished="trainer and supervisor vanished (killed, or the machine went away)",
+            seconds=max(0.0, _last_sign(folder) - began),
+        )
+    finally:
+        os.close(lock)
+    word = document["state"]
+    hint = f"; go on with: labassist resume {run_id}" if word == "lost" else ""
+    return f"closed run {run_id} as {word} at step {document['step']}{hint}"
+
+
+def _last_sign(folder: Path) -> float:
+    files = [folder / name for name in ("end.json", "metrics-rank0.jsonl", "order.json")]
+    return max((file.stat().st_mtime for file in files if file.exists()), default=time.time())
+
+
+def sweep_scratch(scratch: Path) -> None:
+    """Remove what a killed replay left in the scratch folder; a living one holds its lock."""
+    if not scratch.is_dir():
+        return
+    for folder in scratch.iterdir():
+        lock = life.take(folder / "lock") if folder.is_dir() else None
+        if lock is not None:
+            with contextlib.suppress(OSError):
+                shutil.rmtree(folder)
+            os.close(lock)

@@ -1,0 +1,295 @@
+"""Run recorded code with its recorded configuration again, and compare.
+
+The trainer runs in a scratch copy of the recorded repository, imports the recorded labassist, and reads
+the recorded inputs. Nothing of the working tree is touched, and the scratch folder goes away, at the
+latest when the next labassist process starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from labassist.errors import InputError, LedgerError, RestoreError
+from labassist.ledger import code as code_capture
+from labassist.ledger import curves, package, restore, verdict
+from labassist.ledger.preflight import Difference, preflight
+from labassist.ledger.records import Code, Origin, Verdict, to_document, to_run
+from labassist.ledger.store import Ledger
+from labassist.record.inspect import inspect
+from labassist.runs import life
+from labassist.runs.config import Config
+from labassist.runs.launch import Plan, launch
+from labassist.runs.recover import sweep_scratch
+from labassist.runs.resume import lineage
+from labassist.workspace import Workspace
+
+Follow = Callable[[str], dict[str, Any]]
+"""Waits for a run to end, showing it or not, and returns its document."""
+
+
+@dataclass
+class Options:
+    """What a person may ask of a replay."""
+
+    segment: bool = False
+    """Only this segment, from the checkpoint it went on from, in place of the whole lineage."""
+    force: bool = False
+    """Compare although preflight says that it cannot be exact here."""
+    tolerance: str = ""
+    current_package: bool = False
+    """Import the labassist that is installed now in place of the recorded one."""
+
+
+@dataclass
+class Replayed:
+    """The answer, as CONTRACT.md has it."""
+
+    run: str
+    replay_of: str
+    verdict: Verdict
+    preflight: list[Difference] = field(default_factory=list)
+
+    def document(self) -> dict[str, Any]:
+        """Return the JSON document of `replay --json`."""
+        found = self.verdict
+        return {
+            "verdict": found.verdict,
+            "run": self.run,
+            "replay_of": self.replay_of,
+            "compared": {"steps": found.steps, "series": found.series, "tensors": found.tensors},
+            "first_difference": found.first_difference,
+            "likely_causes": found.likely_causes,
+            "preflight": [to_document(difference) for difference in self.preflight],
+        }
+
+
+def replay(
+    workspace: Workspace,
+    ledger: Ledger,
+    name: str,
+    options: Options,
+    follow: Follow,
+    say: Callable[[str], None],
+) -> Replayed:
+    """Replay run `name` and return the verdict, which is journalled with the replay's run.
+
+    Raises InputError for a run that still lives, RestoreError when code or data cannot be brought back.
+    """
+    original = ledger.find(name)
+    if original["state"] == "running":
+        raise InputError("it is still running", where=f"run {original['id']}", mend="wait, or stop it first")
+    segments = [original] if options.segment else lineage(ledger, original)
+    _one_experiment(segments)
+    differences = preflight(original, ledger.objects, workspace.root)
+    breaking = [difference for difference in differences if difference.breaks]
+    for difference in differences:
+        say(_difference_line(difference))
+    if breaking and not options.force:
+        what = [f"{d.what}: recorded {d.recorded}, here {d.here}" for d in breaking]
+        return Replayed("", original["id"], Verdict("INCOMPARABLE", likely_causes=what), differences)
+    with _scratch(workspace) as folder:
+        say(f"restoring the code of run {original['id']}")
+        plan = _plan(workspace, ledger, segments, options, folder)
+        run_id = launch(workspace, ledger, plan)
+        replayed = follow(run_id)
+    found = _compare(ledger, segments, replayed, options)
+
+    def record(run: dict[str, Any]) -> dict[str, Any]:
+        return {**run, "verdict": to_document(found)}
+
+    ledger.change("verdict", run_id, record)
+    ledger.save_view()
+    return Replayed(run_id, original["id"], found, differences)
+
+
+def _one_experiment(segments: list[dict[str, Any]]) -> None:
+    first = segments[0]
+    for later in segments[1:]:
+        same_code = later["code"]["digest"] == first["code"]["digest"]
+        if not same_code or later["config"] != first["config"]:
+            what = "configuration" if same_code else "code"
+            raise InputError(
+                f"its segments differ in {what} (from run {later['id']} on), so no single run can repeat them",
+                where=f"run {segments[-1]['id']}",
+                mend="replay each with --segment",
+            )
+
+
+def _difference_line(difference: Difference) -> str:
+    word = "breaks exactness" if difference.breaks else "noted"
+    return f"preflight: {difference.what}: recorded {difference.recorded}, here {difference.here} ({word})"
+
+
+@contextlib.contextmanager
+def _scratch(workspace: Workspace) -> Iterator[Path]:
+    sweep_scratch(workspace.scratch)
+    folder = workspace.scratch / f"replay-{uuid.uuid4().hex[:12]}"
+    folder.mkdir(parents=True)
+    lock = life.take(folder / "lock")
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
+def _plan(
+    workspace: Workspace,
+    ledger: Ledger,
+    segments: list[dict[str, Any]],
+    options: Options,
+    folder: Path,
+) -> Plan:
+    original = segments[-1]
+    record = to_run(original)
+    tree = folder / "tree"
+    tree.mkdir()
+    root = tree
+    if record.code.vcs == "git":
+        repository = code_capture.repository(workspace.root)
+        restore.restore(record.code, ledger.objects, repository, tree)
+        root = tree / workspace.root.relative_to(repository)
+    else:
+        restore.restore_files(record.code, ledger.objects, tree)
+    recorded_package = package.capture_package(ledger.objects) if options.current_package else record.code.package
+    came_from = record.resumed_from if options.segment else None
+    return Plan(
+        job=record.job,
+        kind=record.kind,
+        argv=record.argv,
+        mode=record.mode,
+        seed=record.seed,
+        threads=record.threads,
+        profile=record.profile,
+        nested=Config(record.profile, dict(record.config)).nested,
+        flat=dict(record.config),
+        outputs=[output.path for output in record.outputs],
+        replay_of=record.id,
+        code=_with_package(record.code, recorded_package),
+        root=root,
+        package_root=package.unpack_package(ledger.objects, recorded_package, folder / "package"),
+        inputs=_inputs(ledger, original, workspace.root, folder),
+        resumed_from=came_from,
+        resume_path=_segment_start(ledger, came_from),
+        stop_after=record.step if record.state != "finished" and record.kind == "job" else None,
+        env=ledger.objects.get_json(record.env),
+        cwd=record.cwd,
+    )
+
+
+def _with_package(code: Code, digest: str) -> Code:
+    copy = msgspec.convert(to_document(code), Code)
+    copy.package = digest
+    return copy
+
+
+def _segment_start(ledger: Ledger, origin: Origin | None) -> Path | None:
+    if origin is None or origin.step == 0:
+        return None
+    folder = ledger.run_folder(origin.run) / "checkpoints" / f"step-{origin.step:08d}"
+    inspect(folder)
+    return folder
+
+
+def _inputs(
+    ledger: Ledger, original: dict[str, Any], workspace: Path, folder: Path
+) -> dict[str, dict[str, str]]:
+    """Copy the recorded inputs into the scratch folder; a link would let the trainer write through it."""
+    brought: dict[str, dict[str, str]] = {}
+    for number, given in enumerate(original.get("inputs", [])):
+        target = folder / "inputs" / str(number) / Path(given["path"]).name
+        target.parent.mkdir(parents=True)
+        if given.get("stored"):
+            target.write_bytes(ledger.objects.get(given["sha256"]))
+        else:
+            source = workspace / given["path"]
+            try:
+                shutil.copyfile(source, target)
+            except OSError as error:
+                raise RestoreError(
+                    f"the input {given['name']} cannot be brought back: {error.strerror}", where=str(source)
+                ) from error
+        brought[given["name"]] = {"path": str(target), "sha256": given["sha256"]}
+    return brought
+
+
+def _compare(
+    ledger: Ledger, segments: list[dict[str, Any]], replayed: dict[str, Any], options: Options
+) -> Verdict:
+    original = segments[-1]
+    if original["kind"] == "command":
+        return _compare_outputs(original, replayed)
+    try:
+        if options.segment:
+            ours = curves.read_curve(ledger.run_folder(original["id"]) / "metrics-rank0.jsonl")
+            theirs = curves.read_curve(ledger.run_folder(replayed["id"]) / "metrics-rank0.jsonl")
+        else:
+            ours, theirs = curves.joined(ledger, original["id"]), curves.joined(ledger, replayed["id"])
+    except FileNotFoundError as error:
+        return Verdict("INCOMPLETE", likely_causes=[f"no curve was recorded: {error.filename}"])
+    return verdict.compare(
+        ours,
+        theirs,
+        _final_tensors(ledger, segments, replayed["id"]),
+        repeats=_repeats(ledger, original, replayed["id"]),
+        tolerance=options.tolerance,
+    )
+
+
+def _final_tensors(
+    ledger: Ledger, segments: list[dict[str, Any]], replay_id: str
+) -> tuple[dict[str, str], dict[str, str]] | None:
+    """Return the tensor digests of the lineage's last checkpoint and of the replay's at that step."""
+    for segment in reversed(segments):
+        kept = ledger.checkpoints_of(segment["id"])
+        if kept:
+            last = max(kept, key=lambda checkpoint: int(checkpoint["step"]))
+            theirs = ledger.checkpoint(replay_id, last["step"])
+            return _digests(ledger, last), _digests(ledger, theirs) if theirs else {}
+    return None
+
+
+def _digests(ledger: Ledger, checkpoint: dict[str, Any]) -> dict[str, str]:
+    digests: dict[str, str] = ledger.objects.get_json(checkpoint["manifest"])["tensors"]
+    return digests
+
+
+def _repeats(ledger: Ledger, original: dict[str, Any], besides: str) -> list[curves.Curve]:
+    """Return the curves of other finished runs of the same code, configuration, seed and mode."""
+    found = []
+    for document in ledger.alike(original):
+        if document["id"] in (original["id"], besides) or document["state"] != "finished":
+            continue
+        with contextlib.suppress(FileNotFoundError, LedgerError):
+            found.append(curves.joined(ledger, document["id"]))
+    return found
+
+
+def _compare_outputs(original: dict[str, Any], replayed: dict[str, Any]) -> Verdict:
+    """Compare a command by what it declared with `--out`, in both directions, and by its exit status."""
+    ours = {out["path"]: out.get("sha256", "") for out in original.get("outputs", [])}
+    theirs = {out["path"]: out.get("sha256", "") for out in replayed.get("outputs", [])}
+    if not ours:
+        return Verdict(
+            "INCOMPLETE",
+            likely_causes=["the command declared no --out and used no recorder: there is nothing to compare"],
+        )
+    lacking = [path for path in ours if not ours[path] or not theirs.get(path)]
+    differing = [path for path in ours if path not in lacking and ours[path] != theirs[path]]
+    status = ("exit", "signal")
+    if differing or any(original.get(key) != replayed.get(key) for key in status):
+        first = {"path": differing[0]} if differing else {key: [original.get(key), replayed.get(key)] for key in status}
+        return Verdict("DIVERGED", tensors=len(ours), first_difference=first)
+    if lacking:
+        return Verdict("INCOMPLETE", likely_causes=[f"{path} was not made on both sides" for path in lacking])
+    return Verdict("BITWISE", tensors=len(ours))
