@@ -1,0 +1,158 @@
+"""Reading a checkpoint folder without torch: is it whole, and what exactly does it hold.
+
+The audit and the supervisor use this; nothing in a checkpoint is executed or unpickled.
+
+A tensor's digest is the SHA-256 of the ASCII text `dtype|shape|` followed by the tensor's bytes (C order,
+little endian). `dtype` is the safetensors name (F64, F32, F16, BF16, I64, I32, I16, I8, U8, BOOL, F8_E4M3,
+C64 …), `shape` the sizes joined by commas: `F32|2,3|` for a 2 by 3 matrix, `I64||` for a scalar.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from labassist.errors import CheckpointError
+from labassist.record.protocol import file_sha256
+
+FORMAT = "labassist"
+VERSION = 1
+MANIFEST = "manifest.json"
+COMMIT = "COMMIT"
+STATE = "state.json"
+TENSORS_SUFFIX = ".safetensors"
+_CHUNK = 1 << 20
+_OTHER = "resume from an older checkpoint of this run"
+
+
+class Entry(NamedTuple):
+    """One tensor in a safetensors file. `begin` and `end` are offsets in the file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+def inspect(path: str | Path) -> dict[str, Any]:
+    """Return the manifest of a checkpoint folder after verifying every file against it.
+
+    Raises CheckpointError naming the file, and the tensor where one can be told, when the folder was
+    never committed, a file is missing, cut or altered, or a newer version wrote it.
+    """
+    folder = Path(path)
+    if folder.name.endswith(".tmp") or not (folder / COMMIT).is_file():
+        raise CheckpointError("this checkpoint was never completed", where=str(folder), mend=_OTHER)
+    manifest_file = folder / MANIFEST
+    if _hash(manifest_file) != _read(folder / COMMIT).decode("ascii", "replace"):
+        raise CheckpointError("the manifest does not match COMMIT", where=str(manifest_file), mend=_OTHER)
+    manifest: dict[str, Any] = json.loads(_read(manifest_file))
+    if manifest.get("format") != FORMAT or manifest.get("version", 0) > VERSION:
+        raise CheckpointError(
+            f"this is a checkpoint of {manifest.get('format')} version {manifest.get('version')}",
+            where=str(folder),
+            mend=f"use a labassist that knows it; this one reads {FORMAT} version {VERSION}",
+        )
+    for name, promised in manifest["files"].items():
+        file = folder / name
+        if _hash(file) != promised["sha256"]:
+            raise CheckpointError(_what_differs(file, promised, manifest), where=str(file), mend=_OTHER)
+    return manifest
+
+
+def tensor_digests(path: str | Path) -> dict[str, str]:
+    """Return `state/tensor` -> digest, computed from the files of a checkpoint folder.
+
+    Raises CheckpointError when a safetensors file is cut or its header is damaged.
+    """
+    found = {}
+    for file in sorted(Path(path).glob(f"*{TENSORS_SUFFIX}")):
+        for name, digest in _digests(file):
+            found[f"{file.name.removesuffix(TENSORS_SUFFIX)}/{name}"] = digest
+    return found
+
+
+def read_header(path: Path) -> list[Entry]:
+    """Return the tensors of a safetensors file in file order.
+
+    The format: 8 bytes of little-endian header length, a JSON header, then the tensors' bytes. Raises
+    CheckpointError when the length, the header or the file's size do not fit together.
+    """
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            size = path.stat().st_size
+            if not 0 < length <= size - 8:
+                raise ValueError("its header is cut")
+            header = json.loads(file.read(length))
+        entries = [
+            Entry(name, item["dtype"], tuple(item["shape"]), *(8 + length + o for o in item["data_offsets"]))
+            for name, item in header.items()
+            if name != "__metadata__"
+        ]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f"not a whole safetensors file: {error}", where=str(path), mend=_OTHER
+        ) from error
+    end = max((entry.end for entry in entries), default=8 + length)
+    if end != size:
+        raise CheckpointError(
+            f"the file has {size} bytes where its header says {end}", where=str(path), mend=_OTHER
+        )
+    return sorted(entries, key=lambda entry: entry.begin)
+
+
+def tensor_hash(dtype: str, shape: tuple[int, ...]) -> hashlib._Hash:
+    """Return a running tensor digest that still lacks the tensor's bytes."""
+    return hashlib.sha256(f"{dtype}|{','.join(map(str, shape))}|".encode())
+
+
+def _digests(path: Path) -> Iterator[tuple[str, str]]:
+    entries = read_header(path)
+    with path.open("rb") as file:
+        for entry in entries:
+            file.seek(entry.begin)
+            running = tensor_hash(entry.dtype, entry.shape)
+            for chunk in _chunks(file, entry.end - entry.begin):
+                running.update(chunk)
+            yield entry.name, running.hexdigest()
+
+
+def _chunks(file: BinaryIO, count: int) -> Iterator[bytes]:
+    while count > 0 and (chunk := file.read(min(_CHUNK, count))):
+        count -= len(chunk)
+        yield chunk
+
+
+def _what_differs(file: Path, promised: dict[str, Any], manifest: dict[str, Any]) -> str:
+    size = file.stat().st_size
+    if size != promised["bytes"]:
+        return f"the file has {size} bytes where the manifest says {promised['bytes']}"
+    if file.suffix == TENSORS_SUFFIX:
+        try:
+            found = dict(_digests(file))
+        except CheckpointError as error:
+            return f"the file was altered: {error.what}"
+        for name, digest in found.items():
+            whole = f"{file.stem}/{name}"
+            if manifest["tensors"].get(whole) != digest:
+                return f"the tensor {whole} was altered"
+    return "the file was altered"
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"cannot read: {error.strerror}", where=str(path), mend=_OTHER) from error
+
+
+def _hash(path: Path) -> str:
+    try:
+        return file_sha256(path)
+    except OSError as error:
+        raise CheckpointError(f"cannot read: {error.strerror}", where=str(path), mend=_OTHER) from error
