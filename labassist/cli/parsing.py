@@ -70,20 +70,20 @@ def command(
     name: str,
     handler: Handler,
     *,
-    summary: str,
+    help: str,
     example: str,
     takes_rest: bool = False,
 ) -> Parser:
     """Add a command and return its parser, for its own arguments.
 
-    `summary` is one line; `example` is one or more command lines shown at the end of `--help`. With
+    `help` is one line; `example` is one or more command lines shown at the end of `--help`. With
     `takes_rest`, what stands after the first `--` comes untouched as `args.rest` (None without a `--`).
     """
     lines = "\n".join(f"  {line}" for line in example.strip().splitlines())
     parser = sub.add_parser(
         name,
-        help=summary,
-        description=summary[0].upper() + summary[1:] + ".",
+        help=help,
+        description=help[0].upper() + help[1:] + ".",
         epilog=f"example:\n{lines}",
     )
     common(parser)

@@ -17,7 +17,7 @@ def register(sub: Subparsers) -> None:
         sub,
         "new",
         new,
-        summary="make a workspace: a git repository with the labs' job files and an empty ledger",
+        help="make a workspace: a git repository with the labs' job files and an empty ledger",
         example="labassist new my-lab",
     )
     parser.add_argument("folder", metavar="DIR", help="folder to make; it must be empty or not exist")

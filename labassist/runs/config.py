@@ -264,9 +264,10 @@ def _kind(default: Value, bound: Bound) -> type | list[type]:
 
 def _typed(value: Any, kind: type, bound: Bound, where: str) -> Value:
     """Return the value as `kind`; a whole number will do for a float, nothing else is converted."""
-    if kind is float and type(value) is int and abs(value) < LARGEST:
-        return float(value)
-    if type(value) is not kind or kind not in _NAMES:
+    if kind is float and type(value) is int:
+        return float(_sized(value, where))
+    fits = type(value) is kind and kind in _NAMES
+    if not fits:
         words = "".join(f" or {word!r}" for word in bound.words)
         name = _NAMES.get(kind, "true, a number or text")
         raise InputError(f"{_show(value)} is not {name}{words}", where=where, mend=f"give {name}{words}")
@@ -291,14 +292,21 @@ def _bounded(value: Value, bound: Bound, where: str) -> Value:
             if bound.min is not None or bound.max is not None:
                 raise InputError(f"{_show(item)} is not a number", where=where, mend="give a number")
             continue
-        if isinstance(item, int) and not -LARGEST <= item < LARGEST:
-            raise InputError("the number is beyond 64 bits", where=where, mend="give a smaller one")
+        if isinstance(item, int):
+            _sized(item, where)
         # Written so that nan, which compares false with everything, is refused.
         if bound.min is not None and not item >= bound.min:
             raise InputError(f"{_show(item)} is below {bound.min}", where=where, mend=_range(bound))
         if bound.max is not None and not item <= bound.max:
             raise InputError(f"{_show(item)} is above {bound.max}", where=where, mend=_range(bound))
     return value
+
+
+def _sized(number: int, where: str) -> int:
+    """Return the number. Raises InputError when it does not fit into 64 bits."""
+    if not -LARGEST <= number < LARGEST:
+        raise InputError("the number is beyond 64 bits", where=where, mend="give a smaller one")
+    return number
 
 
 def _range(bound: Bound) -> str:

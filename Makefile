@@ -1,0 +1,65 @@
+# Needs python3 (3.11 or later, with venv), make and git. Everything else goes into .venv.
+SHELL := /bin/sh
+PYTHON ?= python3
+BIN := .venv/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help demo test test-all lint bench clean
+
+help:
+	@echo "make demo       install into .venv, train the first lab's model, replay it bit for bit"
+	@echo "make test       lint, types, import rules and the fast tests"
+	@echo "make test-all   the same with the slow tests"
+	@echo "make bench      measure what is promised about speed (NANOGPT=DIR compares with nanoGPT)"
+	@echo "make clean      remove .venv and caches; never the ledger"
+
+demo: .venv/stamp-loop
+	@echo "== train: $(BIN)/labassist run 01-first-loop/train --profile tiny"
+	@$(BIN)/labassist run 01-first-loop/train --profile tiny
+	@echo "== replay: $(BIN)/labassist replay @last"
+	@$(BIN)/labassist replay @last
+
+test: .venv/stamp-loop,dev lint
+	@$(BIN)/python -m pytest -q -m "not slow"
+
+test-all: .venv/stamp-loop,dev lint
+	@$(BIN)/python -m pytest -q
+
+lint: .venv/stamp-loop,dev
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+bench: .venv/stamp-loop,dev
+	@status=0; for file in bench/*.py; do \
+	    case $$file in bench/first_loop.py) \
+	        [ -n "$(NANOGPT)" ] || { echo "== $$file: left out, give NANOGPT=DIR"; continue; };; esac; \
+	    echo "== $$file"; \
+	    case $$file in bench/first_loop.py) set -- "$(NANOGPT)";; *) set --;; esac; \
+	    $(BIN)/python $$file "$$@" || status=1; \
+	done; exit $$status
+
+# A stamp names the extras it stands for and is older than nothing that decides what is installed. A torch
+# that the python at hand already has is used as it is: then nothing that touches it is constrained.
+.venv/stamp-%: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "labassist needs Python 3.11 or later; name one: make PYTHON=python3.12 ..." >&2; exit 2; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	    { echo "this $(PYTHON) has no venv module; Debian and Ubuntu: apt-get install python3-venv" >&2; exit 2; }
+	@if [ ! -x $(BIN)/python ]; then \
+	    echo "== making .venv"; \
+	    if $(PYTHON) -c 'import torch' 2>/dev/null; then site=--system-site-packages; else site=; fi; \
+	    $(PYTHON) -m venv $$site .venv || exit 2; \
+	fi
+	@if $(PYTHON) -c 'import torch' 2>/dev/null; then \
+	    echo "== using the torch that $(PYTHON) has"; \
+	    grep -vE '^(torch|numpy|safetensors)==' constraints.txt > .venv/constraints.txt; \
+	else cp constraints.txt .venv/constraints.txt; fi
+	@echo "== installing labassist[$*] into .venv (the first time fetches torch: minutes)"
+	@$(BIN)/python -m pip install --quiet --constraint .venv/constraints.txt --editable ".[$*]"
+	@touch "$@"
+
+clean:
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
