@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -19,7 +19,10 @@ RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _CHUNK = 1 << 22
 _HASH_AND_SPACE = re.compile(rb"[0-9a-f]{64} ")
 
-Documents = dict[str, dict[str, dict[str, Any]]]
+DocId = Annotated[str, msgspec.Meta(pattern=r"^(0|-?[1-9][0-9]{0,17})\Z")]
+"""A document id as TinyDB keeps it: an integer, in decimal digits."""
+
+Documents = dict[str, dict[DocId, dict[str, Any]]]
 """Table name -> document id -> document."""
 
 
@@ -36,7 +39,7 @@ class Entry(msgspec.Struct, omit_defaults=True):
     run: str = ""
     put: Documents = {}
     """Documents as they are after the change (post-images)."""
-    delete: dict[str, list[str]] = {}
+    delete: dict[str, list[DocId]] = {}
     drop: list[str] = []
     hash: str = ""
     """Hash of this line; on disk it stands before the body, not in it."""

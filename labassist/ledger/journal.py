@@ -180,10 +180,14 @@ class Journal:
             self._check_head()
             self._set_torn_aside()
             head = Head(chain(self.head, data), self.entries + 1, self.bytes + len(data) + 66)
+            line = f"{head.hash} ".encode("ascii") + data
+            try:
+                entry = parse(line, self.head, head.entries)
+            except ValueError as error:
+                raise LedgerError(f"a {kind} entry {error}", where=run) from error
             if sync:
                 self._stage_head(head)
-            self._write(f"{head.hash} ".encode("ascii") + data + b"\n", sync)
-            entry = parse(f"{head.hash} ".encode("ascii") + data, self.head, head.entries)
+            self._write(line + b"\n", sync)
             self._accept(entry, head.bytes)
             if sync:
                 (self.folder / "head.tmp").replace(self.folder / "head")

@@ -1,0 +1,253 @@
+"""The ledger as the rest of labassist uses it: run documents, checkpoints, objects, and names of runs."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import secrets
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tinydb import where
+from tinydb.table import Table
+
+from labassist.errors import InputError, LedgerError
+from labassist.ledger import canonical, records, view
+from labassist.ledger.database import LedgerDB
+from labassist.ledger.entries import RUN_NAME, Entry, Head
+from labassist.ledger.journal import Journal
+from labassist.ledger.objects import Objects
+from labassist.ledger.view import CHECKPOINTS, RUNS, Tables
+
+MAX_RUN_BYTES = 3 * 1024
+"""Most that a run document may take as canonical JSON: ten thousand of them must open at once."""
+
+_log = logging.getLogger(__name__)
+
+
+def new_run_id(now: datetime | None = None) -> str:
+    """Return `YYYYMMDD-HHMMSS-xxxxxx` (UTC, then 6 random hex digits): sortable, unique across machines."""
+    moment = (now or datetime.now(UTC)).astimezone(UTC)
+    return f"{moment:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+
+
+class Ledger:
+    """An open ledger folder. Every document that goes in or out is a copy."""
+
+    def __init__(self, folder: Path, journal: Journal, tables: Tables) -> None:
+        self.folder = folder
+        self.journal = journal
+        self.objects = Objects(folder / "objects")
+        self.db = LedgerDB(journal, tables)
+        self._tables = tables
+        self._view_head = ""
+
+    @classmethod
+    def open(cls, folder: Path, create: bool = False) -> Ledger:
+        """Open a ledger, read-only where it cannot be written; with `create`, make it where it is missing.
+
+        Trusts `view.json` when it is whole and its journal position is in the journal, and then verifies only
+        the entries after it; else reads and verifies the whole journal. Raises LedgerError when there is no
+        ledger or its journal is damaged.
+        """
+        folder = Path(folder)
+        if not (folder / "journal.jsonl").exists() and not (folder / "head").exists():
+            if not create:
+                raise LedgerError(
+                    "there is no ledger here", where=str(folder), mend="make one with `labassist new DIR`"
+                )
+            try:
+                (folder / "runs").mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise LedgerError(f"cannot be made: {error.strerror}", where=str(folder)) from error
+        journal = Journal(folder)
+        snapshot = view.load(folder / "view.json")
+        trusted = snapshot is not None and journal.seek(snapshot[1])
+        tables = Tables(snapshot[0] if snapshot and trusted else None)
+        journal.listener = tables.apply
+        ledger = cls(folder, journal, tables)
+        ledger._view_head = journal.head if trusted else ""
+        journal.refresh()
+        return ledger
+
+    def close(self) -> None:
+        """Close the journal."""
+        self.db.close()
+        self.journal.close()
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def readonly(self) -> bool:
+        """Whether writing is impossible here: the files are read-only, or a newer labassist wrote them."""
+        return self.journal.readonly or self.journal.newest_schema > records.SCHEMA
+
+    @property
+    def runs(self) -> Table:
+        """TinyDB's table of run documents."""
+        return self.db.table(RUNS)
+
+    @property
+    def checkpoints(self) -> Table:
+        """TinyDB's table of checkpoint documents."""
+        return self.db.table(CHECKPOINTS)
+
+    def run_folder(self, run_id: str) -> Path:
+        """Return where a run's files lie. Raises LedgerError on what cannot be a run id."""
+        if not RUN_NAME.fullmatch(run_id):
+            raise LedgerError(f"{run_id!r} cannot be a run id", where=str(self.folder))
+        return self.folder / "runs" / run_id
+
+    def run(self, run_id: str) -> dict[str, Any] | None:
+        """Return the document of the run with exactly this id."""
+        with self.journal.mutex:
+            self.journal.refresh()
+            return self._tables.get(RUNS, self._tables.run_id(run_id))
+
+    def checkpoint(self, run_id: str, step: int) -> dict[str, Any] | None:
+        """Return the document of one checkpoint."""
+        with self.journal.mutex:
+            self.journal.refresh()
+            return self._tables.get(CHECKPOINTS, self._tables.checkpoint_id(run_id, step))
+
+    def running(self) -> list[dict[str, Any]]:
+        """Return the documents of all runs that the ledger calls running, oldest first."""
+        return [dict(document) for document in self.runs.search(where("state") == "running")]
+
+    def write(self, kind: str, document: dict[str, Any]) -> Entry:
+        """Journal a whole run document, new or in place of the one with its id.
+
+        After an `end` the snapshot is rewritten. Raises LedgerError when the document has no id or is over
+        `MAX_RUN_BYTES`, and as `Journal.append`.
+        """
+        run_id = document.get("id")
+        if not isinstance(run_id, str):
+            raise LedgerError("a run document needs an id", where=str(self.folder))
+        _check_size(document)
+        with self.journal.locked():
+            doc_id = self._tables.run_id(run_id) or str(self._tables.next_id(RUNS))
+            entry = self.journal.append(kind, run=run_id, put={RUNS: {doc_id: document}})
+        if kind == "end":
+            try:
+                self.save_view()
+            except LedgerError as error:
+                # The end itself is safe in the journal; the snapshot is only a short cut.
+                _log.warning("%s", error)
+        return entry
+
+    def write_checkpoint(self, document: dict[str, Any], kind: str = "checkpoint") -> Entry:
+        """Journal a whole checkpoint document, new or in place of the one with its run and step."""
+        run_id, step = document.get("run"), document.get("step")
+        if not isinstance(run_id, str) or not isinstance(step, int):
+            raise LedgerError("a checkpoint document needs a run and a step", where=str(self.folder))
+        with self.journal.locked():
+            doc_id = self._tables.checkpoint_id(run_id, step) or str(self._tables.next_id(CHECKPOINTS))
+            return self.journal.append(kind, run=run_id, put={CHECKPOINTS: {doc_id: document}})
+
+    def change(
+        self, kind: str, run_id: str, fn: Callable[[dict[str, Any]], dict[str, Any] | None]
+    ) -> dict[str, Any]:
+        """Journal what `fn` makes of a copy of a run document, and return the document as it then is.
+
+        Nobody can write between the reading and the writing. When `fn` returns None nothing is journalled.
+        Raises LedgerError when there is no such run or `fn` changes its id, and as `write`.
+        """
+        with self.journal.locked():
+            document = self.run(run_id)
+            if document is None:
+                raise LedgerError(f"there is no run {run_id}", where=str(self.folder))
+            changed = fn(document)
+            if changed is not None:
+                if changed.get("id") != run_id:
+                    raise LedgerError(f"a change may not rename run {run_id}", where=str(self.folder))
+                self.write(kind, changed)
+            return self.run(run_id) or {}
+
+    def find(self, name: str) -> dict[str, Any]:
+        """Return the run that a person means: an id, a unique prefix of it or of its last part, `@last`, `@-2`.
+
+        `@last` is `@-1`; they count back over runs that are not replays, in the order of the journal. Raises
+        InputError when no run, or more than one, is meant.
+        """
+        with self.journal.mutex:
+            self.journal.refresh()
+            documents = [row for row in self._tables.documents.get(RUNS, {}).values() if "id" in row]
+            if name.startswith("@"):
+                found: dict[str, Any] = view.copied(_from_last(name, documents))
+                return found
+            exact = self.run(name)
+            if exact is not None:
+                return exact
+            ids = [row["id"] for row in documents]
+            matches = [run_id for run_id in ids if name and _means(name, run_id)]
+            if len(matches) == 1:
+                return self.run(matches[0]) or {}
+        if matches:
+            more = f" and {len(matches) - 5} more" if len(matches) > 5 else ""
+            raise InputError(
+                f"{name!r} means {len(matches)} runs: {', '.join(matches[:5])}{more}",
+                mend="give more of the id",
+            )
+        near = _nearest(name, ids)
+        raise InputError(
+            f"there is no run {name!r}", mend=f"did you mean {near}?" if near else "see `labassist runs`"
+        )
+
+    def save_view(self) -> None:
+        """Write `view.json` for the journal as it now is; does nothing when it is there already."""
+        with self.journal.locked():
+            path = self.folder / "view.json"
+            if self._view_head == self.journal.head and path.exists():
+                return
+            journal = self.journal
+            view.save(path, self._tables.documents, Head(journal.head, journal.entries, journal.bytes))
+            self._view_head = journal.head
+
+
+def _check_size(document: dict[str, Any]) -> None:
+    """Refuse a run document that would make every later opening slow."""
+    try:
+        sizes = {name: len(canonical.dumps(value)) for name, value in document.items()}
+        total = len(canonical.dumps(document))
+    except (TypeError, ValueError) as error:
+        raise LedgerError(f"a run document is not JSON: {error}", where=str(document["id"])) from error
+    if total > MAX_RUN_BYTES:
+        largest = max(sizes, key=lambda name: sizes[name])
+        raise LedgerError(
+            f"a run document of {total} bytes is over {MAX_RUN_BYTES}; its largest field is {largest} "
+            f"({sizes[largest]} bytes)",
+            where=str(document["id"]),
+            mend="keep it as an object and name it by its SHA-256",
+        )
+
+
+def _from_last(name: str, documents: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the run that `@last` or `@-<n>` names."""
+    digits = "1" if name == "@last" else name.removeprefix("@-")
+    if name != "@last" and (not name.startswith("@-") or not digits.isdecimal() or int(digits) < 1):
+        raise InputError(f"{name!r} is not a name of a run", mend="write @last, or @-2 for the one before it")
+    originals = [row for row in documents if not row.get("replay_of")]
+    if len(originals) < int(digits):
+        count = f"only {len(originals)}" if originals else "none"
+        raise InputError(f"there is no run {name}: {count} recorded (replays not counted)")
+    return originals[-int(digits)]
+
+
+def _means(name: str, run_id: str) -> bool:
+    return run_id.startswith(name) or run_id.rpartition("-")[2].startswith(name)
+
+
+def _nearest(name: str, ids: list[str]) -> str:
+    """Return the id that is most like what was typed, comparing whole ids and their last parts."""
+    by_text = {run_id.rpartition("-")[2]: run_id for run_id in ids} | {run_id: run_id for run_id in ids}
+    near = difflib.get_close_matches(name, by_text, n=1)
+    return by_text[near[0]] if near else ""
