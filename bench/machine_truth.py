@@ -69,8 +69,8 @@ def compare(smi: dict[str, float | None], before: GpuSample, after: GpuSample) -
     def both(name: str) -> tuple[float | None, float | None]:
         return getattr(before, name), getattr(after, name)
 
-    used = [mib(value) for value in both("memory_used") if isinstance(value, int)]
-    total = [mib(value) for value in both("memory_total") if isinstance(value, int)]
+    used = [mib(sample.memory_used or 0) for sample in (before, after)]
+    total = [mib(sample.memory_total or 0) for sample in (before, after)]
     draw = smi["power.draw"] or 0.0
     return {
         "memory.used": smi["memory.used"] in used,
