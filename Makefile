@@ -40,25 +40,31 @@ bench: .venv/stamp-loop,dev
 	    $(BIN)/python $$file "$$@" || status=1; \
 	done; exit $$status
 
-# A stamp names the extras it stands for and is older than nothing that decides what is installed. A torch
-# that the python at hand already has is used as it is: then nothing that touches it is constrained.
+# A stamp names the extras it stands for. A torch that the python at hand already has is used as it is: then
+# nothing that touches it is constrained. Where that python is itself a virtual environment, whose packages
+# --system-site-packages does not show, a .pth line does.
 .venv/stamp-%: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	    { echo "labassist needs Python 3.11 or later; name one: make PYTHON=python3.12 ..." >&2; exit 2; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 	    { echo "this $(PYTHON) has no venv module; Debian and Ubuntu: apt-get install python3-venv" >&2; exit 2; }
-	@if [ ! -x $(BIN)/python ]; then \
+	@set -e; \
+	torch=$$($(PYTHON) -c 'import os, torch; print(os.path.dirname(os.path.dirname(torch.__file__)))' 2>/dev/null) || \
+	    torch=; \
+	if [ ! -x $(BIN)/python ]; then \
 	    echo "== making .venv"; \
-	    if $(PYTHON) -c 'import torch' 2>/dev/null; then site=--system-site-packages; else site=; fi; \
-	    $(PYTHON) -m venv $$site .venv || exit 2; \
-	fi
-	@if $(PYTHON) -c 'import torch' 2>/dev/null; then \
-	    echo "== using the torch that $(PYTHON) has"; \
+	    $(PYTHON) -m venv $${torch:+--system-site-packages} .venv; \
+	    if [ -n "$$torch" ] && ! $(BIN)/python -c 'import torch' 2>/dev/null; then \
+	        echo "$$torch" > $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch.pth; \
+	    fi; \
+	fi; \
+	if [ -n "$$torch" ]; then \
+	    echo "== using the torch in $$torch"; \
 	    grep -vE '^(torch|numpy|safetensors)==' constraints.txt > .venv/constraints.txt; \
-	else cp constraints.txt .venv/constraints.txt; fi
-	@echo "== installing labassist[$*] into .venv (the first time fetches torch: minutes)"
-	@$(BIN)/python -m pip install --quiet --constraint .venv/constraints.txt --editable ".[$*]"
-	@touch "$@"
+	else cp constraints.txt .venv/constraints.txt; fi; \
+	echo "== installing labassist[$*] into .venv (the first time: minutes, most of it torch)"; \
+	$(BIN)/python -m pip install --quiet --quiet --constraint .venv/constraints.txt --editable ".[$*]"; \
+	touch "$@"
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -6,21 +6,23 @@ import argparse
 import importlib
 import io
 import os
-import pkgutil
 import sys
 from collections.abc import Sequence
 
 import labassist
-from labassist import cli
+from labassist.cli import ledger, runs, workspace
 from labassist.cli.parsing import Parser, UsageError, common
 from labassist.errors import LabError
+
+GROUPS = (workspace, runs, ledger)
+"""The command groups, in the order of the help."""
 
 BROKEN_PIPE = 141
 """128 + SIGPIPE, as a shell would report a writer whose reader has gone."""
 
 
 def build_parser() -> Parser:
-    """Return the parser of the whole command line, with every command group in this package."""
+    """Return the parser of the whole command line, with every command group."""
     parser = Parser(
         prog="labassist",
         description=labassist.__doc__,
@@ -29,10 +31,8 @@ def build_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"labassist {labassist.__version__}")
     common(parser, top=True)
     sub = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", parser_class=Parser)
-    for module in pkgutil.iter_modules(cli.__path__):
-        group = importlib.import_module(f"labassist.cli.{module.name}")
-        if hasattr(group, "register"):
-            group.register(sub)
+    for group in GROUPS:
+        group.register(sub)
     parser.set_defaults(handler=None, takes_rest=False, rest=None)
     return parser
 
