@@ -217,8 +217,10 @@ def make_optimizer(model: GPT, o: dict[str, Any]) -> torch.optim.AdamW:
 
 def gradient_norm(model: GPT, clip: float | str) -> Tensor:
     """Scale the gradients down to norm `clip` if they are longer, and return their norm before that."""
+    norm: Tensor
     if clip == "off":
-        norm = torch.stack([w.grad.norm() for w in model.parameters() if w.grad is not None]).norm()
+        lengths = [torch.linalg.vector_norm(w.grad) for w in model.parameters() if w.grad is not None]
+        norm = torch.linalg.vector_norm(torch.stack(lengths))
     else:
         norm = nn.utils.clip_grad_norm_(model.parameters(), float(clip))
     return norm
@@ -278,7 +280,7 @@ def main() -> None:
             losses.append(loss.detach())
             drawn.append(starts)
         norm = gradient_norm(model, c["clip"])
-        rate = schedule.get_last_lr()[0]
+        rate = optimizer.param_groups[0]["lr"]  # the rate that this update really uses
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
