@@ -337,7 +337,7 @@ class Journal:
         try:
             written = os.write(self._fd, line)
             if written != len(line):
-                raise OSError(errno.ENOSPC, f"only {written} of {len(line)} bytes could be written")
+                raise OSError(errno.ENOSPC, f"the disk is full ({written} of {len(line)} bytes written)")
             if sync:
                 os.fsync(self._fd)
         except OSError as error:
