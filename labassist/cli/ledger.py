@@ -14,10 +14,18 @@ def register(sub: Subparsers) -> None:
     from labassist.cli.parsing import command
 
     parser = command(
-        sub, "runs", runs, help="list the recorded runs, oldest first", example="labassist runs --where state=failed"
+        sub,
+        "runs",
+        runs,
+        help="list the recorded runs, oldest first",
+        example="labassist runs --where state=failed",
     )
     parser.add_argument(
-        "--where", action="append", default=[], metavar="EXPR", help="KEY=VALUE, KEY>N, KEY<N …; may be repeated"
+        "--where",
+        action="append",
+        default=[],
+        metavar="EXPR",
+        help="KEY=VALUE, KEY>N, KEY<N …; may be repeated",
     )
     parser.add_argument("--sort", metavar="KEY", help="sort by a key of the record, as last.loss")
 
@@ -25,7 +33,11 @@ def register(sub: Subparsers) -> None:
     parser.add_argument("run", metavar="RUN", help="id, unique prefix, @last or @-2")
 
     parser = command(
-        sub, "note", note, help="keep a note with a run", example='labassist note @last "clip off, oscillates"'
+        sub,
+        "note",
+        note,
+        help="keep a note with a run",
+        example='labassist note @last "clip off, oscillates"',
     )
     parser.add_argument("run", metavar="RUN", help="id, unique prefix, @last or @-2")
     parser.add_argument("text", metavar="TEXT")
@@ -42,7 +54,9 @@ def register(sub: Subparsers) -> None:
     parser.add_argument("--force", action="store_true", help="compare although it cannot be exact here")
     parser.add_argument("--tolerance", default="", metavar="NAME", help="fp32, bf16 or fp16")
     parser.add_argument(
-        "--current-labassist", action="store_true", help="import the installed labassist, not the recorded one"
+        "--current-labassist",
+        action="store_true",
+        help="import the installed labassist, not the recorded one",
     )
 
     parser = command(
@@ -158,7 +172,8 @@ def replay(args: argparse.Namespace) -> int:
     from labassist.cli.runs import opened
     from labassist.ledger.verdict import EXIT
     from labassist.runs.follow import Interrupted, follow
-    from labassist.runs.replay import Options, replay as run_again
+    from labassist.runs.replay import Options
+    from labassist.runs.replay import replay as run_again
 
     workspace, ledger = opened(args)
     options = Options(args.segment, args.force, args.tolerance, args.current_labassist)
@@ -181,7 +196,9 @@ def _verdict_text(answer: dict[str, Any]) -> str:
     first = answer["first_difference"]
     if first:
         if "step" in first:
-            lines.append(f"  first difference at step {first['step']}: {first['series']} {first['a']} / {first['b']}")
+            lines.append(
+                f"  first difference at step {first['step']}: {first['series']} {first['a']} / {first['b']}"
+            )
         else:
             lines.append("  first difference: " + ", ".join(f"{key} {value}" for key, value in first.items()))
     lines += [f"  {cause}" for cause in answer["likely_causes"]]

@@ -33,13 +33,22 @@ def register(sub: Subparsers) -> None:
     )
     parser.add_argument("--seed", type=int, default=None, metavar="N", help="seed of every generator (1337)")
     parser.add_argument(
-        "--mode", choices=("exact", "fast"), default="exact", help="exact can be replayed bit for bit (default)"
+        "--mode",
+        choices=("exact", "fast"),
+        default="exact",
+        help="exact can be replayed bit for bit (default)",
     )
-    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads of the trainer (default: the cores)")
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="CPU threads of the trainer (default: the cores)"
+    )
     parser.add_argument("--detach", action="store_true", help="print the run's id and return at once")
     parser.add_argument("--note", default="", metavar="TEXT", help="a note kept with the run")
     parser.add_argument(
-        "--out", action="append", default=[], metavar="PATH", help="a file the command makes, compared by a replay"
+        "--out",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="a file the command makes, compared by a replay",
     )
 
     parser = command(
@@ -61,7 +70,9 @@ def register(sub: Subparsers) -> None:
     )
     parser.add_argument("run", metavar="RUN", help="id, unique prefix, @last or @-2")
 
-    parser = command(sub, "logs", logs, help="print what a run's trainer printed", example="labassist logs @last -f")
+    parser = command(
+        sub, "logs", logs, help="print what a run's trainer printed", example="labassist logs @last -f"
+    )
     parser.add_argument("run", metavar="RUN", help="id, unique prefix, @last or @-2")
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the run ends")
 

@@ -168,14 +168,15 @@ class Run(msgspec.Struct, omit_defaults=True):
     step: int = 0
     """Last recorded step."""
     total_steps: int = 0
+    tokens_per_step: int = 0
     seconds: float = 0.0
     tokens_per_s: float = 0.0
     last: dict[str, Any] = {}
     """Last value of each series (loss, lr, grad_norm, val_loss …)."""
     health: str = ""
     """Empty while healthy; else what is wrong, as `loss is nan at step 41`."""
-    seals: dict[str, Seal] = {}
-    """Files of the run folder -> seal at the end (curves, events, order, log)."""
+    seals: str = ""
+    """Object: files of the run folder -> `Seal` at the end (curves, events, order, log)."""
     verdict: Verdict | None = None
     """Only on replays."""
 

@@ -102,6 +102,7 @@ class Absorber:
         def change(run: dict[str, Any]) -> dict[str, Any]:
             run["randomness"] = randomness
             run["total_steps"] = event.get("total_steps", 0)
+            run["tokens_per_step"] = event.get("tokens_per_step", 0)
             run["versions"] = {**run.get("versions", {}), **_short(event.get("versions", {}))}
             return run
 
@@ -172,7 +173,7 @@ class Absorber:
         self._late_checkpoints()
         end = self._read_end()
         outcome = self._outcome(end, stop_asked=stop_asked, vanished=vanished)
-        seals = self._seals()
+        seals = self.ledger.objects.put_json(self._seals())
 
         def change(run: dict[str, Any]) -> dict[str, Any]:
             run.update(outcome)

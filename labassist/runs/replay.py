@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from tinydb import where
 
 from labassist.errors import InputError, LedgerError, RestoreError
 from labassist.ledger import code as code_capture
@@ -251,7 +252,7 @@ def _final_tensors(
 ) -> tuple[dict[str, str], dict[str, str]] | None:
     """Return the tensor digests of the lineage's last checkpoint and of the replay's at that step."""
     for segment in reversed(segments):
-        kept = ledger.checkpoints_of(segment["id"])
+        kept = ledger.checkpoints.search(where("run") == segment["id"])
         if kept:
             last = max(kept, key=lambda checkpoint: int(checkpoint["step"]))
             theirs = ledger.checkpoint(replay_id, last["step"])
@@ -267,8 +268,13 @@ def _digests(ledger: Ledger, checkpoint: dict[str, Any]) -> dict[str, str]:
 def _repeats(ledger: Ledger, original: dict[str, Any], besides: str) -> list[curves.Curve]:
     """Return the curves of other finished runs of the same code, configuration, seed and mode."""
     found = []
-    for document in ledger.alike(original):
+    alike = where("config") == original["config"]
+    for key in ("job", "seed", "mode", "threads"):
+        alike &= where(key) == original.get(key)
+    for document in ledger.runs.search(alike):
         if document["id"] in (original["id"], besides) or document["state"] != "finished":
+            continue
+        if document["code"]["digest"] != original["code"]["digest"]:
             continue
         with contextlib.suppress(FileNotFoundError, LedgerError):
             found.append(curves.joined(ledger, document["id"]))

@@ -1,0 +1,331 @@
+"""Verify everything that the ledger promises, and name what it does not cover.
+
+The journal is read as it lies on disk, line by line, so that a damaged one is still audited as far as it
+goes. Every file under the ledger folder is either checked or listed as not covered.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from labassist.errors import CheckpointError, CodeError, LedgerError
+from labassist.ledger import view
+from labassist.ledger.entries import Entry, Head, decode_entry, decode_head, split, whole_lines
+from labassist.ledger.objects import Objects
+from labassist.ledger.problems import Problem
+from labassist.ledger.records import to_document
+from labassist.ledger.verify import verify
+from labassist.ledger.view import CHECKPOINTS, RUNS, Tables
+from labassist.record.inspect import inspect
+
+
+@dataclass
+class Audit:
+    """What was checked and what was found."""
+
+    head: str = ""
+    records: int = 0
+    checked: dict[str, int] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    not_covered: list[str] = field(default_factory=list)
+    """Files that carry no promise, or not for all of their bytes; relative to the ledger folder."""
+
+    @property
+    def ok(self) -> bool:
+        """True when everything that was checked is as it was."""
+        return not self.problems
+
+    def document(self) -> dict[str, Any]:
+        """Return the JSON document of `audit --json`."""
+        return {
+            "ok": self.ok,
+            "head": self.head,
+            "records": self.records,
+            "checked": self.checked,
+            "problems": [to_document(problem) for problem in self.problems],
+            "not_covered": self.not_covered,
+        }
+
+    def text(self) -> str:
+        """Return the answer in lines for a person."""
+        counts = ", ".join(f"{count} {name}" for name, count in self.checked.items())
+        lines = [f"{'ok' if self.ok else 'NOT OK'}: {self.records} runs; checked {counts}"]
+        for problem in self.problems:
+            place = problem.path + (f" line {problem.line}" if problem.line else "")
+            lines.append(f"  {problem.code}: {place}: {problem.message}")
+        if self.not_covered:
+            lines.append("not covered (no promise was made about these):")
+            lines += [f"  {path}" for path in self.not_covered]
+        lines.append(f"head {self.head}")
+        return "\n".join(lines)
+
+    def count(self, name: str, by: int = 1) -> None:
+        """Count something as checked."""
+        self.checked[name] = self.checked.get(name, 0) + by
+
+
+def audit(folder: Path, workspace: Path, run: str | None = None) -> Audit:
+    """Audit the ledger in `folder`, or only what belongs to one run (an id, prefix or @last).
+
+    Nothing is written. Raises LedgerError when there is no ledger, InputError when there is no such run.
+    """
+    if not (folder / "journal.jsonl").exists() and not (folder / "head").exists():
+        raise LedgerError("there is no ledger here", where=str(folder), mend="record a run first")
+    found = Audit()
+    entries, tables = _read(folder)
+    found.problems += verify(folder)
+    found.count("journal entries", len(entries))
+    found.head = entries[-1].hash if entries else ""
+    found.records = len(tables.documents[RUNS])
+    chosen = _chosen(folder, tables, run)
+    objects = Objects(folder / "objects")
+    seen: set[Path] = {folder / "journal.jsonl", folder / "head"}
+    _check_derived(found, folder, entries, tables, seen)
+    for document in chosen:
+        _check_run(found, folder, objects, document, entries, seen)
+        _check_code(found, workspace, document)
+    ids = {document["id"] for document in chosen}
+    for checkpoint in tables.documents[CHECKPOINTS].values():
+        if checkpoint["run"] in ids:
+            _check_checkpoint(found, folder, objects, checkpoint, seen)
+    if run is None:
+        _check_objects(found, objects, seen)
+        found.not_covered += sorted(
+            str(path.relative_to(folder))
+            for path in folder.rglob("*")
+            if path.is_file() and path not in seen and path.stat().st_size
+        )
+    return found
+
+
+def _read(folder: Path) -> tuple[list[Entry], Tables]:
+    """Return the entries that can be read and the documents that follow from them."""
+    entries: list[Entry] = []
+    tables = Tables()
+    try:
+        fd = os.open(folder / "journal.jsonl", os.O_RDONLY)
+    except OSError:
+        return entries, tables
+    try:
+        for line in whole_lines(fd):
+            try:
+                stored, body = split(line)
+                entry = decode_entry(body)
+                tables.apply(entry)
+            except (ValueError, msgspec.MsgspecError):
+                continue  # `verify` names this line
+            entry.hash = stored
+            entries.append(entry)
+    finally:
+        os.close(fd)
+    return entries, tables
+
+
+def _chosen(folder: Path, tables: Tables, run: str | None) -> list[dict[str, Any]]:
+    documents = list(tables.documents[RUNS].values())
+    if run is None:
+        return documents
+    from labassist.ledger.store import resolve_name
+
+    return [resolve_name(run, documents)]
+
+
+def _check_derived(found: Audit, folder: Path, entries: list[Entry], tables: Tables, seen: set[Path]) -> None:
+    """Check the two files that follow from the journal: the snapshot byte for byte, and `head`."""
+    path = folder / "view.json"
+    seen.add(path)
+    if path.exists():
+        found.count("snapshot")
+        snapshot = view.load(path)
+        positions = {entry.n: entry.hash for entry in entries}
+        if snapshot is None:
+            found.problems.append(
+                Problem("view-altered", "its content does not match its own digest: not ours", path="view.json")
+            )
+        elif positions.get(snapshot[1].entries) != snapshot[1].hash:
+            found.problems.append(
+                Problem("view-foreign", "it shows a journal position that is not in the journal", path="view.json")
+            )
+        elif snapshot[1].entries == len(entries) and snapshot[0] != tables.documents:
+            found.problems.append(
+                Problem("view-altered", "it does not show what the journal says", path="view.json")
+            )
+    try:
+        head: Head = decode_head((folder / "head").read_bytes())
+    except (OSError, msgspec.MsgspecError):
+        return  # `verify` names it
+    if entries and head.entries < entries[-1].n - 1:
+        found.problems.append(
+            Problem("head-behind", f"head is at entry {head.entries} of {entries[-1].n}", path="head")
+        )
+
+
+def _check_run(
+    found: Audit,
+    folder: Path,
+    objects: Objects,
+    document: dict[str, Any],
+    entries: list[Entry],
+    seen: set[Path],
+) -> None:
+    run_id = document["id"]
+    place = folder / "runs" / run_id
+    positions = place / "positions.jsonl"
+    seen.add(positions)
+    expected = {f'{{"hash":"{entry.hash}","n":{entry.n}}}' for entry in entries if entry.run == run_id}
+    _check_positions(found, folder, positions, run_id, expected)
+    if not document.get("seals"):
+        if document["state"] != "running":
+            found.problems.append(
+                Problem("seals-missing", "the run ended without seals", run_id, f"runs/{run_id}")
+            )
+        return
+    try:
+        seals = objects.get_json(document["seals"])
+    except LedgerError as error:
+        found.problems.append(Problem("object-damaged", error.what, run_id, f"objects/{document['seals']}"))
+        return
+    for name, seal in seals.items():
+        path = place / name
+        seen.add(path)
+        found.count("sealed files")
+        message = _against_seal(path, seal)
+        if message:
+            code = "missing" if not path.exists() else "altered"
+            kind = "curve" if name.startswith("metrics-") else "file"
+            found.problems.append(
+                Problem(f"{kind}-{code}", message, run_id, str(path.relative_to(folder)))
+            )
+        elif path.stat().st_size > seal["bytes"]:
+            found.not_covered.append(f"{path.relative_to(folder)} (after byte {seal['bytes']})")
+
+
+def _check_positions(found: Audit, folder: Path, path: Path, run_id: str, expected: set[str]) -> None:
+    name = str(path.relative_to(folder))
+    found.count("journal positions", len(expected))
+    try:
+        lines = path.read_bytes().decode("utf-8", "replace").split("\n")
+    except FileNotFoundError:
+        found.problems.append(Problem("positions-missing", "the run's journal positions are gone", run_id, name))
+        return
+    for number, line in enumerate(lines, 1):
+        known = any(problem.path == name and problem.line == number for problem in found.problems)
+        if line and line not in expected and not known:
+            message = f"line {number} is not the position of an entry of this run"
+            found.problems.append(Problem("positions-damaged", message, run_id, name, line=number))
+
+
+def _against_seal(path: Path, seal: dict[str, Any]) -> str:
+    """Return what is wrong with a sealed file's prefix, or nothing."""
+    try:
+        size = path.stat().st_size
+        if size < seal["bytes"]:
+            return f"has {size} bytes and {seal['bytes']} were sealed"
+        digest = hashlib.sha256()
+        with open(path, "rb") as file:
+            for chunk in _first(file, seal["bytes"]):
+                digest.update(chunk)
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    return "" if digest.hexdigest() == seal["sha256"] else "its sealed bytes have changed"
+
+
+def _first(file: Any, count: int) -> Iterator[bytes]:
+    while count > 0 and (chunk := file.read(min(1 << 20, count))):
+        count -= len(chunk)
+        yield chunk
+
+
+def _check_checkpoint(
+    found: Audit, folder: Path, objects: Objects, checkpoint: dict[str, Any], seen: set[Path]
+) -> None:
+    path = folder / checkpoint["path"]
+    run_id = checkpoint["run"]
+    name = checkpoint["path"]
+    found.count("checkpoints")
+    if checkpoint.get("pruned"):
+        if path.exists():
+            found.problems.append(Problem("pruned-present", "it was pruned, and a folder is there", run_id, name))
+        return
+    seen.update(file for file in path.rglob("*") if file.is_file())
+    if not path.is_dir():
+        found.problems.append(Problem("checkpoint-missing", "the checkpoint's folder is gone", run_id, name))
+        return
+    try:
+        promised = json.loads(objects.get(checkpoint["manifest"]))
+    except (LedgerError, ValueError):
+        promised = {}  # the object itself is named by the check of objects
+    for file in sorted(path.iterdir()):
+        if file.name not in ("manifest.json", "COMMIT") and file.name not in promised.get("files", {}):
+            found.problems.append(
+                Problem("checkpoint-extra", "was not in the checkpoint", run_id, str(file.relative_to(folder)))
+            )
+    manifest = path / "manifest.json"
+    digest = _sha256(manifest)
+    if digest and digest != checkpoint["manifest"]:
+        found.problems.append(
+            Problem("manifest-altered", "is not the one journalled", run_id, str(manifest.relative_to(folder)))
+        )
+        return
+    try:
+        inspect(path)
+    except CheckpointError as error:
+        place = Path(error.where)
+        inside = str(place.relative_to(folder)) if place.is_relative_to(folder) else name
+        if "COMMIT" in error.what:
+            inside = f"{name}/COMMIT"
+        tensor = next((key for key in promised.get("tensors", {}) if f"tensor {key} " in error.what), "")
+        found.problems.append(Problem("checkpoint-altered", error.what, run_id, inside, tensor))
+
+
+def _sha256(path: Path) -> str:
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return ""
+
+
+def _check_objects(found: Audit, objects: Objects, seen: set[Path]) -> None:
+    """Every object is what its name says. What a record names and is not there is named by its run."""
+    for sha in objects:
+        path = objects.path(sha)
+        seen.add(path)
+        found.count("objects")
+        if _sha256(path) != sha:
+            found.problems.append(
+                Problem("object-damaged", "its content is not what its name says", path=f"objects/{path.name}")
+            )
+
+
+def _check_code(found: Audit, workspace: Path, document: dict[str, Any]) -> None:
+    code = document["code"]
+    objects = Objects(workspace / "ledger" / "objects")
+    for key in ("patch", "extra", "package"):
+        sha = code.get(key)
+        if sha and not objects.has(sha):
+            found.problems.append(
+                Problem("object-missing", f"the run's {key} is gone", document["id"], f"objects/{sha}")
+            )
+    if code["vcs"] != "git":
+        return
+    from labassist.ledger.code import has_commit
+
+    found.count("commits")
+    try:
+        there = has_commit(workspace, code["commit"])
+    except CodeError as error:
+        found.problems.append(Problem("commit-unknown", error.what, document["id"]))
+        return
+    if not there:
+        found.problems.append(
+            Problem("commit-missing", f"commit {code['commit'][:12]} is not in this repository", document["id"])
+        )
