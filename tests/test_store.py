@@ -55,13 +55,11 @@ MUTATORS: dict[str, Callable[[Any], Any]] = {
     "update doc_ids": lambda db: db.update(increment("n"), doc_ids=[1, 3]),
     "update in place": lambda db: db.update(lambda row: row["tags"].append("x"), where("id") == "b"),
     "update_multiple": lambda db: db.update_multiple(
-        iter(
-            [
-                ({"n": 10}, where("n") == 1),
-                (add("n", 5), where("n") == 10),
-                (delete("tags"), where("id") == "c"),
-            ]
-        )
+        [
+            ({"n": 10}, where("n") == 1),
+            (add("n", 5), where("n") == 10),
+            (delete("tags"), where("id") == "c"),
+        ]
     ),
     "upsert an old one": lambda db: db.upsert({"id": "b", "n": 7}, where("id") == "b"),
     "upsert a new one": lambda db: db.upsert({"id": "z"}, where("id") == "z"),
