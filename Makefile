@@ -10,7 +10,7 @@ help:
 	@echo "make demo       install into .venv, train the first lab's model, replay it bit for bit"
 	@echo "make test       lint, types, import rules and the fast tests"
 	@echo "make test-all   the same with the slow tests"
-	@echo "make bench      measure what is promised about speed (NANOGPT=DIR compares with nanoGPT)"
+	@echo "make bench      measure what is promised about speed (NANOGPT=DIR TEXT=FILE: against nanoGPT too)"
 	@echo "make clean      remove .venv and caches; never the ledger"
 
 demo: .venv/stamp-loop
@@ -31,14 +31,17 @@ lint: .venv/stamp-loop,dev
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
+BENCH := cold_start recorder ledger_store chart_bytes
+
 bench: .venv/stamp-loop,dev
-	@status=0; for file in bench/*.py; do \
-	    case $$file in bench/first_loop.py) \
-	        [ -n "$(NANOGPT)" ] || { echo "== $$file: left out, give NANOGPT=DIR"; continue; };; esac; \
-	    echo "== $$file"; \
-	    case $$file in bench/first_loop.py) set -- "$(NANOGPT)";; *) set --;; esac; \
-	    $(BIN)/python $$file "$$@" || status=1; \
-	done; exit $$status
+	@status=0; for name in $(BENCH); do \
+	    echo "== bench/$$name.py"; $(BIN)/python bench/$$name.py || status=1; \
+	done; \
+	if [ -n "$(NANOGPT)" ] && [ -n "$(TEXT)" ]; then \
+	    echo "== bench/first_loop.py"; \
+	    $(BIN)/python bench/first_loop.py --nanogpt "$(NANOGPT)" --text "$(TEXT)" || status=1; \
+	else echo "== bench/first_loop.py: left out, it needs NANOGPT=<its checkout> TEXT=<a text file>"; fi; \
+	exit $$status
 
 # A stamp names the extras it stands for. A torch that the python at hand already has is used as it is: then
 # nothing that touches it is constrained. Where that python is itself a virtual environment, whose packages
