@@ -166,8 +166,9 @@ def _fill(root: Path) -> None:
         ignore=shutil.ignore_patterns("__pycache__"),
         copy_function=shutil.copyfile,
     )
-    (root / "ledger").mkdir()
-    shutil.copyfile(source / "ledger" / "README.md", root / "ledger" / "README.md")
+    (root / "ledger" / "schema").mkdir(parents=True)
+    for path in (source / "ledger" / "README.md", *(source / "ledger" / "schema").glob("*.json")):
+        shutil.copyfile(path, root / path.relative_to(source))
     (root / ".gitignore").write_text(GITIGNORE, encoding="utf-8")
 
 
