@@ -302,8 +302,9 @@ def main() -> None:
             final = evaluate(model, val_text)
         log.record(step, val_loss=final)
         print(f"loss over the whole validation text: {float(final):.4f}", flush=True)
-        written = write(model, train_text[None, :1], **c["sample"], seed=order.seed)
-        print(alphabet.decode(written), flush=True)
+        if math.isfinite(final):  # weights that are not numbers write nothing
+            written = write(model, train_text[None, :1], **c["sample"], seed=order.seed)
+            print(alphabet.decode(written), flush=True)
     if not exploded:
         recorder.save(step, states)
     recorder.finish(step, "done" if done else "stop")
