@@ -40,6 +40,7 @@ from labassist.ledger.entries import (
 from labassist.ledger.problems import Problem
 from labassist.ledger.verify import verify
 
+_HEAD_BYTES = 160
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 _NO_WRITING = {errno.EROFS, errno.EACCES, errno.EPERM}
 _DAMAGED = "see `labassist audit`, then restore the ledger from a copy or run `labassist fsck --repair`"
@@ -185,12 +186,10 @@ class Journal:
                 entry = parse(line, self.head, head.entries)
             except ValueError as error:
                 raise LedgerError(f"a {kind} entry {error}", where=run) from error
-            if sync:
-                self._stage_head(head)
             self._write(line + b"\n", sync)
             self._accept(entry, head.bytes)
             if sync:
-                (self.folder / "head.tmp").replace(self.folder / "head")
+                self._move_head(head)
             if run:
                 self._note_position(entry)
             return entry
@@ -233,11 +232,7 @@ class Journal:
             self._acquire()
             try:
                 if os.fstat(self._fd).st_size == 0:
-                    self._stage_head(Head(GENESIS, 0, 0))
-                    (self.folder / "head.tmp").replace(self.folder / "head")
-                    folder = os.open(self.folder, os.O_RDONLY)
-                    os.fsync(folder)
-                    os.close(folder)
+                    self._make_head(Head(GENESIS, 0, 0))
             finally:
                 self._release()
         finally:
@@ -325,12 +320,35 @@ class Journal:
         except OSError as error:
             raise self._unwritable(error) from error
 
-    def _stage_head(self, head: Head) -> None:
-        """Write the coming `head` beside the present one: if the disk is full, it is full before the append."""
+    def _make_head(self, head: Head) -> None:
+        """Put a `head` where there is none, in one step and durably."""
+        temporary = self.folder / "head.tmp"
+        _write_file(temporary, _head_bytes(head))
+        temporary.replace(self.folder / "head")
+        folder = os.open(self.folder, os.O_RDONLY)
         try:
-            _write_file(self.folder / "head.tmp", canonical.dumps(msgspec.to_builtins(head)) + b"\n")
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def _move_head(self, head: Head) -> None:
+        """Rewrite `head` after its entry is safe: one write of one length, so that no kill leaves half of it.
+
+        It is not fsynced: after a power cut it may lag behind the journal, never run ahead.
+        """
+        path = self.folder / "head"
+        try:
+            if not path.exists() or path.stat().st_size != _HEAD_BYTES:
+                self._make_head(head)
+                return
+            fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.write(fd, _head_bytes(head))
+            finally:
+                os.close(fd)
         except OSError as error:
-            raise self._unwritable(error) from error
+            # The entry itself is safe; only this witness of it is missing.
+            _log.warning("%s: head was not moved to entry %d: %s", self.folder, head.entries, error.strerror)
 
     def _write(self, line: bytes, sync: bool) -> None:
         """Append a line in one write. If that fails, cut the journal back to its last whole line."""
@@ -365,6 +383,11 @@ class Journal:
             where=str(self.folder),
             mend="free some space on this disk",
         )
+
+
+def _head_bytes(head: Head) -> bytes:
+    """Return the content of `head`, padded to one length that a disk sector holds whole."""
+    return canonical.dumps(msgspec.to_builtins(head)).ljust(_HEAD_BYTES - 1) + b"\n"
 
 
 def _write_file(path: Path, data: bytes) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from labassist.ledger.entries import GENESIS, Head, chain, decode_entry, decode_head, split, whole_lines
+from labassist.ledger.entries import GENESIS, chain, decode_entry, decode_head, split, whole_lines
 from labassist.ledger.problems import Problem
 
 _JOURNAL = "journal.jsonl"
@@ -30,6 +30,9 @@ def verify(folder: Path) -> list[Problem]:
     `journal-cut` (the tail that `head` or a run remembers is gone), `journal-replaced` (another entry stands
     there), `head-missing`, `head-damaged`, `positions-damaged`.
     """
+    # The witnesses first: what is appended meanwhile may put the journal ahead of them, never behind.
+    head = _witness(folder / "head")
+    positions = {path: _witness(path) for path in sorted(folder.glob("runs/*/positions.jsonl"))}
     try:
         fd = os.open(folder / _JOURNAL, os.O_RDONLY)
     except OSError as error:
@@ -41,10 +44,21 @@ def verify(folder: Path) -> list[Problem]:
         _check_lines(fd, problems, hashes, ends)
     finally:
         os.close(fd)
-    problems.extend(_check_head(folder, hashes, ends))
-    for path in sorted(folder.glob("runs/*/positions.jsonl")):
-        problems.extend(_check_positions(folder, path, hashes))
+    problems.extend(_check_head(head, hashes, ends))
+    for path, content in positions.items():
+        problems.extend(_check_positions(path.parent.name, str(path.relative_to(folder)), content, hashes))
     return problems
+
+
+def _witness(path: Path) -> bytes | OSError:
+    """Return a small file's content, read until it holds still; the error where it cannot be read."""
+    try:
+        content = path.read_bytes()
+        while (again := path.read_bytes()) != content:
+            content = again
+        return content
+    except OSError as error:
+        return error
 
 
 def _check_lines(fd: int, problems: list[Problem], hashes: dict[int, str], ends: dict[int, int]) -> None:
@@ -79,16 +93,16 @@ def _check_lines(fd: int, problems: list[Problem], hashes: dict[int, str], ends:
         expected = entry.n + 1
 
 
-def _check_head(folder: Path, hashes: dict[int, str], ends: dict[int, int]) -> Iterator[Problem]:
+def _check_head(content: bytes | OSError, hashes: dict[int, str], ends: dict[int, int]) -> Iterator[Problem]:
     """Compare the journal with the file `head`, which may lag behind it but never runs ahead."""
     last = max(hashes, default=0)
-    try:
-        head: Head = decode_head((folder / "head").read_bytes())
-    except OSError as error:
+    if isinstance(content, OSError):
         if last:
-            message = f"head cannot be read ({error.strerror}): a cut tail would not be seen"
+            message = f"head cannot be read ({content.strerror}): a cut tail would not be seen"
             yield Problem("head-missing", message, path="head")
         return
+    try:
+        head = decode_head(content)
     except msgspec.MsgspecError as error:
         yield Problem("head-damaged", f"head is no journal position ({error})", path="head")
         return
@@ -100,16 +114,16 @@ def _check_head(folder: Path, hashes: dict[int, str], ends: dict[int, int]) -> I
         yield Problem("journal-replaced", message, path=_JOURNAL, line=head.entries)
 
 
-def _check_positions(folder: Path, path: Path, hashes: dict[int, str]) -> Iterator[Problem]:
+def _check_positions(
+    run: str, name: str, content: bytes | OSError, hashes: dict[int, str]
+) -> Iterator[Problem]:
     """Compare the journal with the positions that one run's folder kept."""
-    run, name = path.parent.name, str(path.relative_to(folder))
     last = max(hashes, default=0)
-    try:
-        # After the last newline stands nothing, or a write that was cut short.
-        lines = path.read_bytes().split(b"\n")[:-1]
-    except OSError as error:
-        yield Problem("positions-damaged", f"cannot be read: {error.strerror}", run, name)
+    if isinstance(content, OSError):
+        yield Problem("positions-damaged", f"cannot be read: {content.strerror}", run, name)
         return
+    # After the last newline stands nothing, or a write that was cut short.
+    lines = content.split(b"\n")[:-1]
     for number, line in enumerate(lines, 1):
         try:
             position = _decode_position(line)
