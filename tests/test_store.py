@@ -400,6 +400,7 @@ def test_runs_are_found_by_what_people_type(tmp_path: Path) -> None:
     for bad in ("", "@first", "@-0", "@-x", "qqqqqq"):
         with pytest.raises(InputError):
             ledger.find(bad)
+    ledger.runs.insert_multiple([{"id": 7}, {"no": "id"}])
     for i in range(7):
         ledger.write("start", {"id": f"20270101-00000{i}-d{i}0000"})
     with pytest.raises(InputError, match=r"means 7 runs: .* and 2 more"):

@@ -180,7 +180,9 @@ class Ledger:
         """
         with self.journal.mutex:
             self.journal.refresh()
-            documents = [row for row in self._tables.documents.get(RUNS, {}).values() if "id" in row]
+            documents = [
+                row for row in self._tables.documents.get(RUNS, {}).values() if isinstance(row.get("id"), str)
+            ]
             if name.startswith("@"):
                 found: dict[str, Any] = view.copied(_from_last(name, documents))
                 return found
