@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 _OLDEST_GIT = (2, 32)
 """`GIT_CONFIG_GLOBAL` and `rev-parse --path-format` came with 2.31 and 2.32."""
 
+GITLINK = "160000"
+"""Mode of a submodule in a tree."""
+
 _QUIET = {
     "GIT_OPTIONAL_LOCKS": "0",
     "GIT_TERMINAL_PROMPT": "0",
@@ -229,6 +232,16 @@ def copy_index(repo: Repository, into: Private) -> None:
         shutil.copy2(repo.index, into.index)
         for shared in repo.index.parent.glob("sharedindex.*"):
             shutil.copy2(shared, into.folder / shared.name)
+
+
+def split(out: bytes) -> list[str]:
+    """Split NUL-terminated output of git into names."""
+    return [os.fsdecode(name) for name in out.split(b"\0")[:-1]]
+
+
+def joined(names: Iterable[str]) -> bytes:
+    """Return names as NUL-terminated input for git."""
+    return b"".join(os.fsencode(name) + b"\0" for name in names)
 
 
 def run_git(

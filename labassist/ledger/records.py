@@ -53,10 +53,12 @@ class Code(msgspec.Struct, omit_defaults=True):
     """Object: `git diff` of the working tree against `commit`; empty when there is none."""
     extra: str = ""
     """Object: JSON list of `Kept`, the untracked files (for vcs none: the script); empty: none."""
+    changed: str = ""
+    """Object: JSON list of `Kept`, the files of the patch as they ran; a restore is checked against it."""
     package: str = ""
     """Object: tar of the labassist package that recorded the run."""
     digest: str = ""
-    """SHA-256 over commit tree, patch and extra (not branch, not package)."""
+    """SHA-256 over the tree that the commit, patch and extra make (not branch, not package)."""
     dirty: bool = False
     submodules: list[str] = []
     """`path commit` of each submodule."""

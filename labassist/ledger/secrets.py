@@ -60,7 +60,8 @@ _SHAPES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("hub-token", r"(?<![A-Za-z0-9_])(?:hf|api_org)_[A-Za-z0-9]{30,400}(?![A-Za-z0-9_])"),
         (
             "api-key",
-            r"(?<![A-Za-z0-9_-])sk-(?=[A-Za-z_-]{0,199}[0-9])(?=[^A-Z]{0,199}[A-Z])[A-Za-z0-9_-]{20,400}",
+            r"(?<![A-Za-z0-9_-])sk-(?:[a-f0-9]{32}(?![\w-])"
+            r"|(?=[A-Za-z_-]{0,199}[0-9])(?=[^A-Z]{0,199}[A-Z])[A-Za-z0-9_-]{20,400})",
         ),
         ("google-api-key", r"(?<![A-Za-z0-9])AIza[A-Za-z0-9_-]{35}(?![A-Za-z0-9_-])"),
         ("slack-token", r"(?<![A-Za-z0-9])xox[abeoprs]-[A-Za-z0-9-]{16,400}"),

@@ -1,0 +1,64 @@
+"""The lists of files that a record of code names, and the digest of the tree that they make."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgspec
+
+from labassist.errors import LedgerError
+from labassist.ledger import canonical
+from labassist.ledger.gitcmd import Private
+from labassist.ledger.objects import Objects
+from labassist.ledger.records import Kept
+
+LINK = 0o120000
+"""Mode of a symbolic link, whose content is its target."""
+GONE = 0
+"""Mode of a file that was deleted."""
+
+
+def listing(sha: str, objects: Objects) -> list[Kept]:
+    """Return the files of `code.extra` or `code.changed`; an empty name is an empty list. Raises LedgerError."""
+    try:
+        return msgspec.convert(objects.get_json(sha), list[Kept]) if sha else []
+    except msgspec.ValidationError as error:
+        raise LedgerError(f"object {sha} is not a list of files: {error}") from error
+
+
+def put_listing(files: list[Kept], objects: Objects) -> str:
+    """Store a list of files and return its name; an empty list has none."""
+    documents: Any = msgspec.to_builtins(files)
+    return objects.put_json(documents) if files else ""
+
+
+def take_away(git: Private, extra: list[Kept], changed: list[Kept]) -> None:
+    """Take out of the private index what was deleted, and what an extra file takes the place of."""
+    over = {kept.path for kept in changed}
+    gone = [kept.path for kept in changed if kept.mode == GONE]
+    gone += [kept.path for kept in extra if kept.path not in over and not kept.path.endswith("/")]
+    git.set_entries(("0", "", path) for path in gone)
+
+
+def code_digest(git: Private, extra: list[Kept], changed: list[Kept], objects: Objects) -> str:
+    """Return the digest of the code, after `take_away`; the private index then names all of its files."""
+    over = {kept.path for kept in changed}
+    git.set_entries(
+        (_git_mode(kept.mode), git.blob_id(objects.get(kept.sha256)), kept.path)
+        for kept in extra
+        if kept.stored and kept.path not in over
+    )
+    absent = [[kept.path, kept.bytes, kept.sha256] for kept in extra if not kept.stored]
+    return hashlib.sha256(canonical.dumps([git.write_tree(), absent])).hexdigest()
+
+
+def digest_without_git(extra: list[Kept]) -> str:
+    """Return the digest of code that is only a few files."""
+    files = [[kept.path, kept.sha256, _git_mode(kept.mode)] for kept in extra]
+    return hashlib.sha256(canonical.dumps(files)).hexdigest()
+
+
+def _git_mode(mode: int) -> str:
+    """Return the mode that git has for a file: a link, executable or not."""
+    return "120000" if mode == LINK else "100755" if mode & 0o100 else "100644"

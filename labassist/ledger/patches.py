@@ -1,0 +1,88 @@
+"""Read a git patch: which files it changes, and the lines that it adds."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from dataclasses import dataclass, field
+
+_HUNK = re.compile(rb"@@ -\d+(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
+
+
+@dataclass
+class Change:
+    """What a patch does to one file."""
+
+    path: str
+    what: str = "changed"
+    """changed, added, deleted."""
+    binary: bool = False
+    mode: str = ""
+    """`644 -> 755` where the mode changes."""
+    removed: int = 0
+    lines: list[tuple[int, str]] = field(default_factory=list)
+    """Added lines with their number in the new file."""
+
+    def __str__(self) -> str:
+        """Return the change as one short line: `train.py +3 -1`."""
+        counts = "binary" if self.binary else f"+{len(self.lines)} -{self.removed}"
+        parts = [self.path, counts, "" if self.what == "changed" else self.what]
+        return " ".join([part for part in (*parts, f"mode {self.mode}" if self.mode else "") if part])
+
+
+def read(patch: bytes) -> list[Change]:
+    """Return the changes of a patch that git wrote with the prefixes `a/` and `b/` and without renames."""
+    changes: list[Change] = []
+    lines = patch.split(b"\n")
+    at, old_mode = 0, ""
+    while at < len(lines):
+        line = lines[at]
+        at += 1
+        if line.startswith(b"diff --git "):
+            changes.append(Change(_path(line[11:])))
+        elif not changes:
+            continue
+        elif line.startswith(b"new file mode "):
+            changes[-1].what = "added"
+        elif line.startswith(b"deleted file mode "):
+            changes[-1].what = "deleted"
+        elif line.startswith(b"old mode "):
+            old_mode = line[-3:].decode()
+        elif line.startswith(b"new mode "):
+            changes[-1].mode = f"{old_mode} -> {line[-3:].decode()}"
+        elif line == b"GIT binary patch":
+            changes[-1].binary = True
+        elif hunk := _HUNK.match(line):
+            at = _hunk(lines, at, hunk, changes[-1])
+    return changes
+
+
+def _hunk(lines: list[bytes], at: int, head: re.Match[bytes], change: Change) -> int:
+    """Read the hunk that starts at line `at` into `change` and return the line after it.
+
+    Its length is counted, so that an added line which looks like a header is not taken for one.
+    """
+    old, new = (int(count) if count is not None else 1 for count in (head[1], head[3]))
+    number = int(head[2])
+    while (old > 0 or new > 0) and at < len(lines):
+        sign, text = lines[at][:1], lines[at][1:]
+        at += 1
+        if sign == b"+":
+            change.lines.append((number, text.decode(errors="replace")))
+            number, new = number + 1, new - 1
+        elif sign == b"-":
+            change.removed += 1
+            old -= 1
+        elif sign == b" ":
+            number, old, new = number + 1, old - 1, new - 1
+    return at
+
+
+def _path(names: bytes) -> str:
+    """Return the path from `a/P b/P`, or from its quoted form `"a/P" "b/P"` (both halves are equal)."""
+    half = names[: (len(names) - 1) // 2]
+    if half.startswith(b'"'):
+        raw: bytes = ast.literal_eval("b" + half.decode("ascii"))
+        return os.fsdecode(raw[2:])
+    return os.fsdecode(half[2:])
