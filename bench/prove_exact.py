@@ -24,11 +24,15 @@ CLI = [sys.executable, "-m", "labassist"]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--job", default="01-first-loop/train")
     parser.add_argument("--profile", default="gpu")
     parser.add_argument("--set", action="append", default=[], dest="sets", metavar="K=V")
-    parser.add_argument("--kill-at", type=float, default=0.6, help="fraction of the steps after which to kill")
+    parser.add_argument(
+        "--kill-at", type=float, default=0.6, help="fraction of the steps after which to kill"
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder for the JSON answers")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)

@@ -59,6 +59,11 @@ class Workspace:
         """Folder for downloads and converted models; safe to delete, ignored by git."""
         return self.root / ".labassist" / "cache"
 
+    @property
+    def packages(self) -> Path:
+        """Folder with copies of labassist as recorded, one a version, which trainers import."""
+        return self.root / ".labassist" / "packages"
+
     @classmethod
     def find(cls, explicit: str | Path | None = None) -> Workspace:
         """Return the workspace: `explicit`, else LABASSIST_WORKSPACE, else the enclosing one.

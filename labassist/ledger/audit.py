@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from labassist.errors import CheckpointError, CodeError, LedgerError
-from labassist.ledger import view
+from labassist.ledger import names, view
 from labassist.ledger.entries import Entry, Head, decode_entry, decode_head, split, whole_lines
 from labassist.ledger.objects import Objects
 from labassist.ledger.problems import Problem
@@ -85,7 +85,7 @@ def audit(folder: Path, workspace: Path, run: str | None = None) -> Audit:
     found.count("journal entries", len(entries))
     found.head = entries[-1].hash if entries else ""
     found.records = len(tables.documents[RUNS])
-    chosen = _chosen(folder, tables, run)
+    chosen = _chosen(tables, run)
     objects = Objects(folder / "objects")
     seen: set[Path] = {folder / "journal.jsonl", folder / "head"}
     _check_derived(found, folder, entries, tables, seen)
@@ -129,13 +129,11 @@ def _read(folder: Path) -> tuple[list[Entry], Tables]:
     return entries, tables
 
 
-def _chosen(folder: Path, tables: Tables, run: str | None) -> list[dict[str, Any]]:
+def _chosen(tables: Tables, run: str | None) -> list[dict[str, Any]]:
     documents = list(tables.documents[RUNS].values())
     if run is None:
         return documents
-    from labassist.ledger.store import resolve_name
-
-    return [resolve_name(run, documents)]
+    return [names.resolve(run, documents)]
 
 
 def _check_derived(found: Audit, folder: Path, entries: list[Entry], tables: Tables, seen: set[Path]) -> None:
@@ -148,11 +146,15 @@ def _check_derived(found: Audit, folder: Path, entries: list[Entry], tables: Tab
         positions = {entry.n: entry.hash for entry in entries}
         if snapshot is None:
             found.problems.append(
-                Problem("view-altered", "its content does not match its own digest: not ours", path="view.json")
+                Problem(
+                    "view-altered", "its content does not match its own digest: not ours", path="view.json"
+                )
             )
         elif positions.get(snapshot[1].entries) != snapshot[1].hash:
             found.problems.append(
-                Problem("view-foreign", "it shows a journal position that is not in the journal", path="view.json")
+                Problem(
+                    "view-foreign", "it shows a journal position that is not in the journal", path="view.json"
+                )
             )
         elif snapshot[1].entries == len(entries) and snapshot[0] != tables.documents:
             found.problems.append(
@@ -201,9 +203,7 @@ def _check_run(
         if message:
             code = "missing" if not path.exists() else "altered"
             kind = "curve" if name.startswith("metrics-") else "file"
-            found.problems.append(
-                Problem(f"{kind}-{code}", message, run_id, str(path.relative_to(folder)))
-            )
+            found.problems.append(Problem(f"{kind}-{code}", message, run_id, str(path.relative_to(folder))))
         elif path.stat().st_size > seal["bytes"]:
             found.not_covered.append(f"{path.relative_to(folder)} (after byte {seal['bytes']})")
 
@@ -214,7 +214,9 @@ def _check_positions(found: Audit, folder: Path, path: Path, run_id: str, expect
     try:
         lines = path.read_bytes().decode("utf-8", "replace").split("\n")
     except FileNotFoundError:
-        found.problems.append(Problem("positions-missing", "the run's journal positions are gone", run_id, name))
+        found.problems.append(
+            Problem("positions-missing", "the run's journal positions are gone", run_id, name)
+        )
         return
     for number, line in enumerate(lines, 1):
         known = any(problem.path == name and problem.line == number for problem in found.problems)
@@ -253,7 +255,9 @@ def _check_checkpoint(
     found.count("checkpoints")
     if checkpoint.get("pruned"):
         if path.exists():
-            found.problems.append(Problem("pruned-present", "it was pruned, and a folder is there", run_id, name))
+            found.problems.append(
+                Problem("pruned-present", "it was pruned, and a folder is there", run_id, name)
+            )
         return
     seen.update(file for file in path.rglob("*") if file.is_file())
     if not path.is_dir():
@@ -266,13 +270,17 @@ def _check_checkpoint(
     for file in sorted(path.iterdir()):
         if file.name not in ("manifest.json", "COMMIT") and file.name not in promised.get("files", {}):
             found.problems.append(
-                Problem("checkpoint-extra", "was not in the checkpoint", run_id, str(file.relative_to(folder)))
+                Problem(
+                    "checkpoint-extra", "was not in the checkpoint", run_id, str(file.relative_to(folder))
+                )
             )
     manifest = path / "manifest.json"
     digest = _sha256(manifest)
     if digest and digest != checkpoint["manifest"]:
         found.problems.append(
-            Problem("manifest-altered", "is not the one journalled", run_id, str(manifest.relative_to(folder)))
+            Problem(
+                "manifest-altered", "is not the one journalled", run_id, str(manifest.relative_to(folder))
+            )
         )
         return
     try:
@@ -302,7 +310,9 @@ def _check_objects(found: Audit, objects: Objects, seen: set[Path]) -> None:
         found.count("objects")
         if _sha256(path) != sha:
             found.problems.append(
-                Problem("object-damaged", "its content is not what its name says", path=f"objects/{path.name}")
+                Problem(
+                    "object-damaged", "its content is not what its name says", path=f"objects/{path.name}"
+                )
             )
 
 
@@ -327,5 +337,7 @@ def _check_code(found: Audit, workspace: Path, document: dict[str, Any]) -> None
         return
     if not there:
         found.problems.append(
-            Problem("commit-missing", f"commit {code['commit'][:12]} is not in this repository", document["id"])
+            Problem(
+                "commit-missing", f"commit {code['commit'][:12]} is not in this repository", document["id"]
+            )
         )

@@ -1,4 +1,4 @@
-"""Before a replay: can it be expected to be exact here?
+"""Say before a replay whether it can be expected to be exact here.
 
 Each difference between the record and this machine is listed with what it means. `breaks` is said only of
 what is known to change arithmetic or data: PyTorch promises nothing across releases, devices or builds.

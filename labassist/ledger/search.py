@@ -42,7 +42,9 @@ def _test(expression: str) -> Callable[[dict[str, Any]], bool]:
     read = _EXPRESSION.match(expression)
     if read is None:
         raise InputError(
-            "not an expression", where=f"--where {expression}", mend="write KEY=VALUE, KEY>N, KEY<N or KEY~TEXT"
+            "not an expression",
+            where=f"--where {expression}",
+            mend="write KEY=VALUE, KEY>N, KEY<N or KEY~TEXT",
         )
     key, sign, text = read.groups()
     wanted = _value(text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import secrets
 from collections.abc import Callable
@@ -14,8 +13,8 @@ from typing import Any
 from tinydb import where
 from tinydb.table import Table
 
-from labassist.errors import InputError, LedgerError
-from labassist.ledger import canonical, records, view
+from labassist.errors import LedgerError
+from labassist.ledger import canonical, names, records, view
 from labassist.ledger.database import LedgerDB
 from labassist.ledger.entries import RUN_NAME, Entry, Head
 from labassist.ledger.journal import Journal
@@ -173,36 +172,12 @@ class Ledger:
             return self.run(run_id) or {}
 
     def find(self, name: str) -> dict[str, Any]:
-        """Return the run that a person means: an id, a unique prefix of it or of its last part, `@last`, `@-2`.
-
-        `@last` is `@-1`; they count back over runs that are not replays, in the order of the journal. Raises
-        InputError when no run, or more than one, is meant.
-        """
+        """Return the run that a person means; see `names.resolve`. Raises InputError."""
         with self.journal.mutex:
             self.journal.refresh()
-            documents = [
-                row for row in self._tables.documents.get(RUNS, {}).values() if isinstance(row.get("id"), str)
-            ]
-            if name.startswith("@"):
-                found: dict[str, Any] = view.copied(_from_last(name, documents))
-                return found
-            exact = self.run(name)
-            if exact is not None:
-                return exact
-            ids = [row["id"] for row in documents]
-            matches = [run_id for run_id in ids if name and _means(name, run_id)]
-            if len(matches) == 1:
-                return self.run(matches[0]) or {}
-        if matches:
-            more = f" and {len(matches) - 5} more" if len(matches) > 5 else ""
-            raise InputError(
-                f"{name!r} means {len(matches)} runs: {', '.join(matches[:5])}{more}",
-                mend="give more of the id",
-            )
-        near = _nearest(name, ids)
-        raise InputError(
-            f"there is no run {name!r}", mend=f"did you mean {near}?" if near else "see `labassist runs`"
-        )
+            rows = self._tables.documents.get(RUNS, {}).values()
+            found: dict[str, Any] = view.copied(names.resolve(name, [row for row in rows if isinstance(row.get("id"), str)]))
+            return found
 
     def save_view(self) -> None:
         """Write `view.json` for the journal as it now is; does nothing when it is there already."""
@@ -230,26 +205,3 @@ def _check_size(document: dict[str, Any]) -> None:
             where=str(document["id"]),
             mend="keep it as an object and name it by its SHA-256",
         )
-
-
-def _from_last(name: str, documents: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the run that `@last` or `@-<n>` names."""
-    digits = "1" if name == "@last" else name.removeprefix("@-")
-    if name != "@last" and (not name.startswith("@-") or not digits.isdecimal() or int(digits) < 1):
-        raise InputError(f"{name!r} is not a name of a run", mend="write @last, or @-2 for the one before it")
-    originals = [row for row in documents if not row.get("replay_of")]
-    if len(originals) < int(digits):
-        count = f"only {len(originals)}" if originals else "none"
-        raise InputError(f"there is no run {name}: {count} recorded (replays not counted)")
-    return originals[-int(digits)]
-
-
-def _means(name: str, run_id: str) -> bool:
-    return run_id.startswith(name) or run_id.rpartition("-")[2].startswith(name)
-
-
-def _nearest(name: str, ids: list[str]) -> str:
-    """Return the id that is most like what was typed, comparing whole ids and their last parts."""
-    by_text = {run_id.rpartition("-")[2]: run_id for run_id in ids} | {run_id: run_id for run_id in ids}
-    near = difflib.get_close_matches(name, by_text, n=1)
-    return by_text[near[0]] if near else ""

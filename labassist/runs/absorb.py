@@ -96,7 +96,11 @@ class Absorber:
     def _hello(self, event: dict[str, Any]) -> None:
         self._tokens_per_step = event.get("tokens_per_step", 0)
         randomness = self.ledger.objects.put_json(
-            {"flags": event.get("flags", {}), "rng": event.get("rng", {}), "versions": event.get("versions", {})}
+            {
+                "flags": event.get("flags", {}),
+                "rng": event.get("rng", {}),
+                "versions": event.get("versions", {}),
+            }
         )
 
         def change(run: dict[str, Any]) -> dict[str, Any]:
@@ -117,7 +121,7 @@ class Absorber:
         entry = to_document(
             Input(
                 name=event["name"],
-                path=event["path"],
+                path=self._recorded_path(event),
                 bytes=event["bytes"],
                 sha256=event["sha256"],
                 stored=stored,
@@ -132,8 +136,17 @@ class Absorber:
 
         self._change("input", change)
 
+    def _recorded_path(self, event: dict[str, Any]) -> str:
+        """Return the input's path; a replay reads a scratch copy, and its record names the real one."""
+        document = self.ledger.run(self.run_id) or {}
+        original = self.ledger.run(document["replay_of"]) if document.get("replay_of") else None
+        for known in (original or {}).get("inputs", []):
+            if known["name"] == event["name"]:
+                return str(known["path"])
+        return str(event["path"])
+
     def _change(self, kind: str, change: Any) -> None:
-        document = self.ledger.run(self.run_id)
+        document = self.ledger.run(self.run_id) or {}
         if change(dict(document)) != document:
             self.ledger.change(kind, self.run_id, change)
 

@@ -85,7 +85,7 @@ def launch(workspace: Workspace, ledger: Ledger, plan: Plan) -> str:
         record, order = _describe(workspace, ledger, plan, run_id, folder)
         _write_order(folder, order)
         ledger.write("start", to_document(record))
-        _spawn(ledger, run_id, folder, locks)
+        spawn_supervisor(ledger.folder, run_id, "--locks", *map(str, locks), pass_fds=locks)
     except BaseException:
         with contextlib.suppress(LabError):
             if ledger.run(run_id):
@@ -107,7 +107,7 @@ def _describe(
     if not code.package:
         code.package = package.capture_package(ledger.objects)
     package_root = plan.package_root or package.unpack_package(
-        ledger.objects, code.package, workspace.state / "packages" / code.package[:16]
+        ledger.objects, code.package, workspace.packages / code.package[:16]
     )
     outer = dict(os.environ) if plan.env is None else plan.env
     kept_env, _names = secrets.redact_env(outer)
@@ -189,10 +189,6 @@ def _write_order(folder: Path, order: dict[str, Any]) -> None:
         json.dump(order, file, indent=1)
         file.flush()
         os.fsync(fd)
-
-
-def _spawn(ledger: Ledger, run_id: str, folder: Path, locks: list[int]) -> None:
-    spawn_supervisor(ledger.folder, run_id, "--locks", *map(str, locks), pass_fds=locks)
 
 
 def spawn_supervisor(ledger_folder: Path, run_id: str, *options: str, pass_fds: Sequence[int] = ()) -> None:

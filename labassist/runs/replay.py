@@ -162,7 +162,9 @@ def _plan(
         root = tree / workspace.root.relative_to(repository)
     else:
         restore.restore_files(record.code, ledger.objects, tree)
-    recorded_package = package.capture_package(ledger.objects) if options.current_package else record.code.package
+    recorded_package = (
+        package.capture_package(ledger.objects) if options.current_package else record.code.package
+    )
     came_from = record.resumed_from if options.segment else None
     return Plan(
         job=record.job,
@@ -294,7 +296,11 @@ def _compare_outputs(original: dict[str, Any], replayed: dict[str, Any]) -> Verd
     differing = [path for path in ours if path not in lacking and ours[path] != theirs[path]]
     status = ("exit", "signal")
     if differing or any(original.get(key) != replayed.get(key) for key in status):
-        first = {"path": differing[0]} if differing else {key: [original.get(key), replayed.get(key)] for key in status}
+        first = (
+            {"path": differing[0]}
+            if differing
+            else {key: [original.get(key), replayed.get(key)] for key in status}
+        )
         return Verdict("DIVERGED", tensors=len(ours), first_difference=first)
     if lacking:
         return Verdict("INCOMPLETE", likely_causes=[f"{path} was not made on both sides" for path in lacking])

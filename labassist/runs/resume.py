@@ -78,9 +78,7 @@ def resume(workspace: Workspace, ledger: Ledger, name: str, sets: list[str], not
     return Resumed(started, origin, notes)
 
 
-def last_checkpoint(
-    ledger: Ledger, document: dict[str, Any], notes: list[str]
-) -> tuple[Origin, Path | None]:
+def last_checkpoint(ledger: Ledger, document: dict[str, Any], notes: list[str]) -> tuple[Origin, Path | None]:
     """Return the newest checkpoint that is whole, by its own manifest; step 0 and None without one.
 
     A damaged one is passed over with a note. A segment that died before its first checkpoint hands over

@@ -1,0 +1,58 @@
+"""How a person names a run: by its id, a part of it, or by counting back."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from typing import Any
+
+from labassist.errors import InputError
+
+
+def resolve(name: str, documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the run document that `name` means: an id, a unique prefix of it or of its last part, `@last`, `@-2`.
+
+    `documents` are in the order of the journal. `@last` is `@-1`; they count back over runs that are not
+    replays. Raises InputError when no run, or more than one, is meant.
+    """
+    if name.startswith("@"):
+        return _from_last(name, documents)
+    by_id = {document["id"]: document for document in documents}
+    if name in by_id:
+        return by_id[name]
+    matches = [run_id for run_id in by_id if name and _means(name, run_id)]
+    if len(matches) == 1:
+        return by_id[matches[0]]
+    if matches:
+        more = f" and {len(matches) - 5} more" if len(matches) > 5 else ""
+        raise InputError(
+            f"{name!r} means {len(matches)} runs: {', '.join(matches[:5])}{more}",
+            mend="give more of the id",
+        )
+    near = _nearest(name, list(by_id))
+    raise InputError(
+        f"there is no run {name!r}", mend=f"did you mean {near}?" if near else "see `labassist runs`"
+    )
+
+
+def _from_last(name: str, documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the run that `@last` or `@-<n>` names."""
+    digits = "1" if name == "@last" else name.removeprefix("@-")
+    if name != "@last" and (not name.startswith("@-") or not digits.isdecimal() or int(digits) < 1):
+        raise InputError(f"{name!r} is not a name of a run", mend="write @last, or @-2 for the one before it")
+    originals = [row for row in documents if not row.get("replay_of")]
+    if len(originals) < int(digits):
+        count = f"only {len(originals)}" if originals else "none"
+        raise InputError(f"there is no run {name}: {count} recorded (replays not counted)")
+    return originals[-int(digits)]
+
+
+def _means(name: str, run_id: str) -> bool:
+    return run_id.startswith(name) or run_id.rpartition("-")[2].startswith(name)
+
+
+def _nearest(name: str, ids: list[str]) -> str:
+    """Return the id that is most like what was typed, comparing whole ids and their last parts."""
+    by_text = {run_id.rpartition("-")[2]: run_id for run_id in ids} | {run_id: run_id for run_id in ids}
+    near = difflib.get_close_matches(name, by_text, n=1)
+    return by_text[near[0]] if near else ""
