@@ -29,6 +29,7 @@ def build_parser() -> Parser:
         epilog="example:\n  labassist new my-lab\n  cd my-lab\n  labassist run 01-first-loop/train --profile tiny",
     )
     parser.add_argument("--version", action="version", version=f"labassist {labassist.__version__}")
+    parser.add_argument("--ascii", action="store_true", help="the app draws with ASCII signs only")
     common(parser, top=True)
     sub = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", parser_class=Parser)
     for group in GROUPS:
