@@ -74,15 +74,19 @@ def count(seconds: float, plain: bool) -> tuple[int, int]:
         os.execv(sys.executable, command)
     written = first = 0
     last = 0.0
+    dots = 0
     began: float | None = None
     try:
         while began is None or time.monotonic() - began < seconds:
             ready, _, _ = select.select([terminal], [], [], 0.1)
             if ready:
                 try:
-                    chunk = len(os.read(terminal, 65536))
+                    output = os.read(terminal, 65536)
                 except OSError:  # the app closed the terminal
                     break
+                chunk = len(output)
+                # The first two bytes of half of the braille characters; "|" is the commonest one in ASCII.
+                dots += output.count(b"|" if plain else b"\xe2\xa1") + output.count(b"\xe2\xa3")
                 began = began or time.monotonic()
                 written += chunk
                 last = time.monotonic()
@@ -91,8 +95,8 @@ def count(seconds: float, plain: bool) -> tuple[int, int]:
         os.kill(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
         os.close(terminal)
-    if os.WTERMSIG(status) != signal.SIGKILL or time.monotonic() - last > 2 * SECONDS_EACH:
-        raise RuntimeError("the app ended or stopped drawing before the time was over")
+    if os.WTERMSIG(status) != signal.SIGKILL or time.monotonic() - last > 3 * SECONDS_EACH or dots < 200:
+        raise RuntimeError(f"the app ended, stopped or drew next to nothing ({dots} characters of the line)")
     return written, first
 
 

@@ -68,10 +68,12 @@ class Canvas:
         self._protected.update((row // self._down, column // self._across) for row in rows)
 
     def lay(self, column: int, row: int, character: str) -> None:
-        """Lay a character over a cell, unless a series has an extreme there."""
-        cell = (row // self._down, column // self._across)
-        if cell not in self._protected:
-            self._over[cell] = (character, "smooth")
+        """Lay a character over a cell; one in which a series has an extreme keeps its dots and takes the kind."""
+        line, cell = row // self._down, column // self._across
+        if (line, cell) in self._protected:
+            self._kinds[line][cell] = "smooth"
+        else:
+            self._over[line, cell] = (character, "smooth")
 
     def mark(self, column: int) -> None:
         """Put a `!` in the topmost free cell of a column; in a full one below it, or else at its top."""

@@ -69,6 +69,8 @@ class Chart:
         self._points = 0
         self._shown: Rows | None = None
         self._painted: tuple[object, Rows] | None = None
+        self._canvas: Canvas
+        self._scale: Scale | None
         self.resize(width, height)
 
     # --- data
@@ -109,8 +111,8 @@ class Chart:
         kept = self._series.get(series)
         if kept is None:
             return None
-        canvas, _ = self._layout()
-        return self._dot(kept.start(min(int(x / kept.width), len(kept.bins) - 1)), canvas.dots)
+        self._paint()
+        return self._dot(kept.start(min(int(x / kept.width), len(kept.bins) - 1)), self._canvas.dots)
 
     # --- what it looks like
 
@@ -177,10 +179,13 @@ class Chart:
         return self._painted[1]
 
     def _draw(self) -> Rows:
-        canvas, scale = self._layout()
-        middle = self._middle(canvas.width) if canvas.axis else ""
-        for index, series in enumerate(self._series.values()):
-            columns = self._columns(series, canvas, scale)
+        scale = self._scale = self._fitting_scale()
+        axis = self.height >= 3
+        rows = self.height - axis
+        labels = _labels(scale, rows) if scale else {}
+        canvas = self._canvas = Canvas(self.width, rows, axis, labels, self.ascii)
+        drawn = [self._columns(series, canvas, scale) for series in self._series.values()]
+        for index, columns in enumerate(drawn):
             canvas.kind = f"series{index}"
             before: Column | None = None
             for column in columns:
@@ -191,24 +196,18 @@ class Chart:
                 if joined and before and before.last is not None and column.first is not None:
                     canvas.join(before.at, before.last, column.at, column.first, dashed=index > 0)
                 before = column
-            if index == 0 and scale and self._smooth_word in middle:
-                for column in columns:
-                    if column.smooth is not None:
-                        canvas.lay(column.at, canvas.row(scale.share(column.smooth)), self._smooth_word[0])
-            for column in columns:
-                if column.bad:
-                    canvas.mark(column.at)
+        # Only now is it known which cells no overlay may hide, and which are free for a mark.
+        middle = self._middle(canvas.width) if canvas.axis else ""
+        if scale and self._smooth_word in middle:
+            for column in drawn[0]:
+                if column.smooth is not None:
+                    canvas.lay(column.at, canvas.row(scale.share(column.smooth)), self._smooth_word[0])
+        for column in (column for columns in drawn for column in columns if column.bad):
+            canvas.mark(column.at)
         left, right = "0", number(self._limit)
         return canvas.rows(left, middle, right)
 
-    def _layout(self) -> tuple[Canvas, Scale | None]:
-        scale = self._scale()
-        axis = self.height >= 3
-        rows = self.height - axis
-        labels = _labels(scale, rows) if scale else {}
-        return Canvas(self.width, rows, axis, labels, self.ascii), scale
-
-    def _scale(self) -> Scale | None:
+    def _fitting_scale(self) -> Scale | None:
         values = [
             point[1]
             for series in self._series.values()

@@ -21,7 +21,7 @@ class Scale(NamedTuple):
     low_label: str
     high_label: str
     between: list[tuple[float, str]]
-    """Values inside with their labels, the most wanted first."""
+    """Values inside with their labels, from the middle outwards."""
 
     def share(self, y: float) -> float:
         """Return how high `y` stands: 0 at the bottom, 1 at the top; what lies outside is moved to the edge."""
@@ -41,17 +41,10 @@ def linear(low: float, high: float) -> Scale:
         low, high = middle - half, middle + half
     step = _nice((high - low) / 8)
     first, last = math.floor(low / step + 1e-6), math.ceil(high / step - 1e-6)
-    decimals = next((d for d in range(12) if abs(round(step, d) - step) < step * 1e-6), 12)
-    width = max(len(f"{k * step:,.{decimals}f}") for k in (first, last))
-    places = None if width <= _LONGEST else _exponent_places(max(abs(first), abs(last)) * step, step)
-
-    def label(k: int) -> str:
-        return f"{k * step:,.{decimals}f}" if places is None else tidy(f"{k * step:.{places}e}")
-
-    rounder = sorted(range(first + 1, last), key=lambda k: (k % 10 != 0, k % 5 != 0, k % 2 != 0, k))
-    return Scale(
-        first * step, last * step, False, label(first), label(last), [(k * step, label(k)) for k in rounder]
-    )
+    texts = _texts(list(range(first, last + 1)), step)
+    inner = sorted(range(first + 1, last), key=lambda k: (abs(k - (first + last) / 2), k))
+    between = [(k * step, texts[k - first]) for k in inner]
+    return Scale(first * step, last * step, False, texts[0], texts[-1], between)
 
 
 def logarithmic(low: float, high: float) -> Scale:
@@ -61,8 +54,8 @@ def logarithmic(low: float, high: float) -> Scale:
     if bottom >= top:
         bottom, top = _mark_below(low * 0.99), _mark_above(high * 1.01)
     decades = range(math.floor(math.log10(bottom)) + 1, math.ceil(math.log10(top)))
-    # Powers of ten divisible by three first: where there is room for a few, they are evenly spaced.
-    between = [(10.0**k, tidy(f"{10.0**k:.3g}")) for k in sorted(decades, key=lambda k: (k % 3 != 0, k))]
+    middle = (math.log10(bottom) + math.log10(top)) / 2
+    between = [(10.0**k, tidy(f"{10.0**k:.3g}")) for k in sorted(decades, key=lambda k: abs(k - middle))]
     return Scale(bottom, top, True, tidy(f"{bottom:.3g}"), tidy(f"{top:.3g}"), between)
 
 
@@ -78,9 +71,20 @@ def _nice(step: float) -> float:
     return next((m * power for m in (1, 2, 2.5, 5) if m * power >= step * (1 - 1e-9)), 10 * power)
 
 
-def _exponent_places(largest: float, step: float) -> int:
-    places = math.floor(math.log10(largest)) - math.floor(math.log10(step))
-    return min(4, max(1, places))
+def _texts(multiples: list[int], step: float) -> list[str]:
+    """Return the labels of these multiples of `step`, all with the same number of decimals."""
+    values = [k * step for k in multiples]
+    decimals = next((d for d in range(6) if abs(round(step, d) - step) < step * 1e-6), None)
+    if decimals is not None:
+        plain = [f"{value:,.{decimals}f}" for value in values]
+        if max(map(len, plain)) <= _LONGEST:
+            return plain
+    texts: list[str] = []
+    for places in range(7):
+        texts = [tidy(f"{value:.{places}e}") if value else "0" for value in values]
+        if all(abs(float(text) - value) <= step * 1e-3 for text, value in zip(texts, values, strict=True)):
+            break
+    return texts
 
 
 def _mark_below(value: float) -> float:

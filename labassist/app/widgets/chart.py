@@ -8,7 +8,6 @@ from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
-from textual.events import Resize
 from textual.geometry import Region
 from textual.reactive import reactive
 from textual.strip import Strip
@@ -106,10 +105,11 @@ class ChartView(Widget):
         segments = [Segment(text, self._style(kind)) for text, kind in self.chart.segments(row)]
         return Strip(segments, self.chart.width)
 
-    def on_resize(self, event: Resize) -> None:
+    def on_resize(self) -> None:
         """Give the chart the new size; a widget without cells keeps its last one."""
-        if event.size.width > 0 and event.size.height > 0:
-            self.chart.resize(event.size.width, event.size.height - self._words)
+        width, height = self.size  # the event's size would include the border
+        if width > 0 and height > 0:
+            self.chart.resize(width, height - self._words)
             self.refresh()
             self._settle()
 
