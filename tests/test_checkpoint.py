@@ -362,3 +362,38 @@ def test_save_load_continue_equals_never_stopped(tmp_path):
     assert first_difference == {
         "": None, "model": 0, "rng": 0, "data_position": 0, "optimizer": 1, "scheduler": 2,
     }  # fmt: skip
+
+
+def test_every_ranks_rng_is_kept(tmp_path):
+    code = """
+import sys, torch
+from pathlib import Path
+from torch import distributed
+from labassist.record.checkpoint import Saver, load, restore_rng
+from labassist.record.protocol import rank
+distributed.init_process_group("gloo", init_method=f"file://{sys.argv[1]}/meet", rank=rank(), world_size=2)
+torch.manual_seed(100 + rank())
+saver = Saver(Path(sys.argv[1]), "r1", list)
+saver.save(1, {"model": {"w": torch.ones(2)}}, {}); saver.wait()
+expected = torch.rand(3)
+distributed.barrier()
+restore_rng(load(Path(sys.argv[1], "checkpoints", "step-00000001"))["rng"])
+assert torch.equal(torch.rand(3), expected)
+print(expected.tolist())
+"""
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path)],
+            env={**environ, "RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    drawn = [rank.communicate(timeout=120)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0]
+    assert drawn[0] != drawn[1]
+    manifest = inspect(tmp_path / "checkpoints" / "step-00000001")
+    assert manifest["world_size"] == 2
+    assert {"rng/ranks.0.torch", "rng/ranks.1.torch"} <= set(manifest["tensors"])

@@ -342,3 +342,12 @@ def test_t_is_seconds_since_the_start(run_dir):
     recorder.record(2, loss=1.0)
     first, second = (row["t"] for row in lines(run_dir / "metrics-rank0.jsonl"))
     assert first >= 0 and second - first >= 0.049
+
+
+@pytest.mark.fault
+def test_an_event_that_cannot_be_written_is_one_clear_line(run_dir):
+    recorder = start(total_steps=1)
+    (run_dir / "events-rank0.jsonl").unlink()
+    (run_dir / "events-rank0.jsonl").mkdir()
+    with pytest.raises(LedgerError, match="cannot write what the trainer did"):
+        recorder.finish(0, "stop")

@@ -122,17 +122,25 @@ class Order:
         return path
 
     def write_event(self, event: str, values: Mapping[str, Any], *, durable: bool = False) -> None:
-        """Append one line to this rank's event file. Does nothing without a run folder."""
+        """Append one line to this rank's event file; nothing without a run folder. Raises LedgerError."""
         if self.folder is None:
             return
         line = json.dumps({"event": event, "time": utc_now(), **values}, allow_nan=False) + "\n"
-        descriptor = os.open(self.folder / events_file(rank()), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        path = self.folder / events_file(rank())
         try:
-            write_whole(descriptor, line.encode())
-            if durable:
-                os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                write_whole(descriptor, line.encode())
+                if durable:
+                    os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise LedgerError(
+                f"cannot write what the trainer did: {error.strerror}",
+                where=str(path),
+                mend="free some space",
+            ) from error
 
 
 def read_order(config_file: str | Path | None = None) -> Order:
