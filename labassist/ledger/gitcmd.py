@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from labassist.errors import CodeError
+from labassist.errors import CodeError, NoRepositoryError
 
 if TYPE_CHECKING:
     from git import Git
@@ -97,7 +97,7 @@ class Repository:
 
     def has_commit(self, commit: str) -> bool:
         """Say whether the commit is in the object store."""
-        places = {**_QUIET, "GIT_DIR": str(self.git_dir)}
+        places = {**_QUIET, "GIT_DIR": str(self.git_dir), "GIT_WORK_TREE": str(self.top)}
         return run_git(self.top, "cat-file", "-e", commit + "^{commit}", env=places)[0] == 0
 
     def pin(self, run_id: str) -> None:
@@ -171,8 +171,8 @@ class Private:
 def open_repository(folder: Path, *, submodule: bool = False) -> Repository:
     """Return the repository that encloses `folder`; for a submodule, the one whose `.git` lies in it.
 
-    Raises CodeError, with the mend, when there is no git program, no repository, a bare one, or one that
-    git refuses because another user owns it.
+    Raises NoRepositoryError when there is no git program or no repository, CodeError on a bare one and on
+    one that git refuses because another user owns it; each with the mend.
     """
     env = dict(_QUIET)
     if submodule:
@@ -203,6 +203,8 @@ def repository(workspace: Path) -> Path:
 def private(repo: Repository, commit: str, work_tree: Path, scratch: Path | None = None) -> Iterator[Private]:
     """Make a private git directory at `commit` over `work_tree`, inside `scratch`, and remove it after."""
     config = repo.config()
+    if scratch is not None:
+        scratch.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="labassist-git-", dir=scratch))
     try:
         (folder / "refs").mkdir()
@@ -266,7 +268,9 @@ def run_git(
 
 def _git(folder: Path) -> Git:
     """Return gitpython's runner for `folder`; gitpython takes 80 ms to load, so only when git is needed."""
-    missing = CodeError("there is no git program", mend="install git, for example: apt-get install git")
+    missing = NoRepositoryError(
+        "there is no git program", mend="install git, for example: apt-get install git"
+    )
     if shutil.which("git") is None:
         raise missing
     try:
@@ -295,7 +299,7 @@ def _not_opened(folder: Path, complaint: str) -> CodeError:
             mend="clone it, and work in the clone",
         )
     if "not a git repository" in complaint:
-        return CodeError(
+        return NoRepositoryError(
             "not inside a git repository, so the code of a run cannot be recorded",
             where=str(folder),
             mend="make a workspace with `labassist new DIR`, or here: git init && git add -A && git commit -m start",

@@ -106,32 +106,32 @@ def _write_tree(git: Private) -> None:
 
 def _check_out_submodules(code: Code, repo: Repository, into: Path) -> None:
     """Write each recorded submodule from the user's copy of it, outer ones first."""
+    found: dict[str, Repository] = {}
     for entry in sorted(code.submodules):
         path, _, commit = entry.rpartition(" ")
         _check_path(path)
-        module = _submodule(repo, path, commit)
+        module = found[path] = _submodule(repo, found, path, commit)
         (into / path).mkdir(parents=True, exist_ok=True)
         with private(module, commit, into / path, scratch=into.parent) as git:
             git.run("read-tree", commit)
             _write_tree(git)
 
 
-def _submodule(repo: Repository, path: str, commit: str) -> Repository:
+def _submodule(repo: Repository, outer: dict[str, Repository], path: str, commit: str) -> Repository:
     """Return a local repository of the submodule that has the commit. Raises RestoreError."""
     if (repo.top / path / ".git").exists():
         module = open_repository(repo.top / path, submodule=True)
         if module.has_commit(commit):
             return module
-    # Where a submodule is not checked out, its store may still be there; git nests stores by name, which is
-    # the path unless someone renamed it.
-    parts = PurePosixPath(path).parts
-    for cut in range(len(parts)):
-        inner = ("modules", *parts[:cut], *(("modules",) if cut else ()), *parts[cut:])
-        store = repo.common_dir.joinpath(*inner)
-        if (store / "HEAD").is_file():
-            found = Repository(repo.top, store, store, store / "objects", store / "index", commit, "")
-            if found.has_commit(commit):
-                return found
+    # Where it is not checked out, its store may still be there: in that of the submodule around it, under
+    # its name, which is its path unless someone renamed it.
+    around = max((name for name in outer if path.startswith(f"{name}/")), key=len, default="")
+    inside = outer[around].git_dir if around else repo.common_dir
+    store = inside / "modules" / path.removeprefix(f"{around}/")
+    if (store / "HEAD").is_file():
+        module = Repository(repo.top, store, store, store / "objects", store / "index", commit, "")
+        if module.has_commit(commit):
+            return module
     raise RestoreError(
         f"commit {commit[:12]} of the submodule is not here",
         where=path,
