@@ -95,8 +95,7 @@ def test_neither_another_series_nor_smoothing_nor_marks_hide_them(
     assert_extremes_visible(chart, other, "eval")
 
 
-@pytest.mark.parametrize("width", [1, 80, 300])
-@pytest.mark.parametrize("spike", [0, 4711, 99_999])
+@pytest.mark.parametrize(("width", "spike"), [(1, 4711), (80, 0), (300, 99_999)])
 def test_one_step_among_a_hundred_thousand_reaches_the_top(width: int, spike: int) -> None:
     noise = random.Random(spike)
     data = [(x, 9.0 if x == spike else noise.gauss(1.0, 0.1)) for x in range(100_000)]
