@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from labassist import content
 from labassist.errors import InputError
 from labassist.runs.jobs import list_jobs, load_job, resolve
 from labassist.workspace import Workspace
@@ -123,3 +128,30 @@ def test_a_config_file_is_checked_like_the_rest(lab: Workspace, tmp_path: Path) 
         resolve(job, config_file=override)
     with pytest.raises(InputError, match="no such file"):
         resolve(job, config_file=tmp_path / "none.toml")
+
+
+def test_every_job_of_the_course_loads_and_has_a_tiny_profile() -> None:
+    course = Workspace(content.root())
+    jobs = list_jobs(course)
+    assert "01-first-loop/train" in jobs
+    for name in jobs:
+        job = load_job(course, name)
+        assert job.summary, name
+        for profile in job.profiles:
+            resolve(job, profile)
+        assert "tiny" in job.profiles, name
+
+
+def test_the_new_lab_template_is_a_job_that_can_be_recorded_and_replayed(workspace: Workspace) -> None:
+    shutil.copytree(workspace.root / "templates" / "new-lab", workspace.labs / "my-lab")
+
+    def labassist(*words: str) -> str:
+        command = [sys.executable, "-m", "labassist", *words, "--json"]
+        result = subprocess.run(command, cwd=workspace.root, capture_output=True, text=True, timeout=120)
+        assert result.returncode == 0, result.stderr
+        return result.stdout
+
+    labassist("run", "my-lab/train", "--profile", "tiny")
+    record = json.loads(labassist("show", "@last"))
+    assert (record["state"], record["step"], record["config"]["steps"]) == ("finished", 20, 20)
+    assert json.loads(labassist("replay", "@last"))["verdict"] == "BITWISE"
