@@ -142,6 +142,7 @@ def test_every_job_of_the_course_loads_and_has_a_tiny_profile() -> None:
         assert "tiny" in job.profiles, name
 
 
+@pytest.mark.slow
 def test_the_new_lab_template_is_a_job_that_can_be_recorded_and_replayed(workspace: Workspace) -> None:
     shutil.copytree(workspace.root / "templates" / "new-lab", workspace.labs / "my-lab")
 
