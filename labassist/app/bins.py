@@ -6,8 +6,10 @@ smoothed value) depends on the points alone, not on the order or the portions in
 
 from __future__ import annotations
 
-CAPACITY = 2048
-"""Bins a series; at least half of them are in use once a run is long, more than any terminal has dots."""
+from typing import NamedTuple
+
+CAPACITY = 1024
+"""Bins a series. In a long run at least half are in use: as many as a terminal of 250 columns has dots."""
 
 _NARROWEST = 2.0**-20
 """Width of a bin at first: a power of two, so that folding moves no edge."""
@@ -19,6 +21,15 @@ FARTHEST = 1e15
 """Largest x: more steps, tokens or seconds than any run has."""
 
 Point = tuple[float, float]
+
+
+class Extent(NamedTuple):
+    """The values between which the points of a bin lie, and those at its ends."""
+
+    lowest: float
+    highest: float
+    first: float
+    last: float
 
 
 class Bin:
@@ -64,6 +75,13 @@ class Bin:
             self.mark(later.bad)
         if later.smooth is not None:
             self.smooth = later.smooth
+
+    @property
+    def extent(self) -> Extent | None:
+        """The drawable values, or None where there are none."""
+        if self.first is None or self.last is None or self.lowest is None or self.highest is None:
+            return None
+        return Extent(self.lowest[1], self.highest[1], self.first[1], self.last[1])
 
     def find(self, x: float) -> float | None:
         """Return the value at exactly `x` if this bin still has that point."""
@@ -114,11 +132,11 @@ class Series:
     def start(self, index: int) -> float:
         """Return the x at which a bin begins; a bin that holds one point is placed at that point."""
         bin_ = self.bins[index]
-        if bin_ is not None:
-            ends = [point[0] for point in (bin_.first, bin_.last, bin_.bad) if point is not None]
-            if min(ends) == max(ends):
-                return ends[0]
-        return index * self.width
+        if bin_ is None or bin_.first is None or bin_.last is None:
+            return bin_.bad[0] if bin_ is not None and bin_.bad is not None else index * self.width
+        x = bin_.first[0]
+        alone = x == bin_.last[0] and (bin_.bad is None or bin_.bad[0] == x)
+        return x if alone else index * self.width
 
     @property
     def smooth(self) -> float | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from labassist.app.bins import Point, Series
+from labassist.app.bins import Bin, Point, Series
 from labassist.app.canvas import Canvas
 from labassist.app.scale import Scale, linear, logarithmic
 
@@ -112,7 +112,7 @@ class Chart:
         if kept is None:
             return None
         self._paint()
-        return self._dot(kept.start(min(int(x / kept.width), len(kept.bins) - 1)), self._canvas.dots)
+        return _dot(kept.start(min(int(x / kept.width), len(kept.bins) - 1)), self._limit, self._canvas.dots)
 
     # --- what it looks like
 
@@ -222,33 +222,40 @@ class Chart:
 
     def _columns(self, series: Series, canvas: Canvas, scale: Scale | None) -> list[Column]:
         """Return the columns of dots that have anything to show, from left to right."""
-        columns: list[Column] = []
+        groups: list[tuple[int, list[Bin]]] = []
+        limit = self._limit
         for index, bin_ in enumerate(series.bins):
-            if bin_ is None:
-                continue
-            at = self._dot(series.start(index), canvas.dots)
-            bad = bin_.bad is not None
-            new = Column(at, None, None, None, None, None, bad)
-            if scale and bin_.lowest and bin_.highest and bin_.first and bin_.last:
-                top, bottom, first, last = (
-                    canvas.row(scale.share(point[1]))
-                    for point in (bin_.highest, bin_.lowest, bin_.first, bin_.last)
-                )
-                bad = bad or (self.log and bin_.lowest[1] <= 0)
-                new = Column(at, top, bottom, first, last, bin_.smooth, bad)
-            elif bin_.lowest:  # on a logarithmic axis, and nothing in the chart is above zero
-                new = Column(at, None, None, None, None, None, True)
-            if columns and columns[-1].at == at:
-                new = _merged(columns.pop(), new)
-            columns.append(new)
-        return columns
+            if bin_ is not None:
+                at = _dot(series.start(index), limit, canvas.dots)
+                if groups and groups[-1][0] == at:
+                    groups[-1][1].append(bin_)
+                else:
+                    groups.append((at, [bin_]))
+        return [self._column(at, bins, canvas, scale) for at, bins in groups]
+
+    def _column(self, at: int, bins: list[Bin], canvas: Canvas, scale: Scale | None) -> Column:
+        drawable = [extent for bin_ in bins if (extent := bin_.extent) is not None]
+        bad = any(bin_.bad is not None for bin_ in bins)
+        if not drawable:
+            return Column(at, None, None, None, None, None, bad)
+        lowest = min(extent.lowest for extent in drawable)
+        if scale is None:  # on a logarithmic axis, and nothing in the chart is above zero
+            return Column(at, None, None, None, None, None, True)
+        top, bottom, first, last = (
+            canvas.row(scale.share(y))
+            for y in (
+                max(extent.highest for extent in drawable),
+                lowest,
+                drawable[0].first,
+                drawable[-1].last,
+            )
+        )
+        smooth = next((bin_.smooth for bin_ in reversed(bins) if bin_.smooth is not None), None)
+        return Column(at, top, bottom, first, last, smooth, bad or (self.log and lowest <= 0))
 
     @property
     def _limit(self) -> float:
         return max(self.total or 0.0, self.last)
-
-    def _dot(self, x: float, dots: int) -> int:
-        return min(dots - 1, int(x / self._limit * (dots - 1) + 0.5)) if self._limit > 0 else 0
 
     @property
     def _smooth_word(self) -> str:
@@ -269,18 +276,9 @@ def number(x: float) -> str:
     return f"{x:,.0f}" if x == int(x) else f"{x:,.4g}"
 
 
-def _merged(left: Column, right: Column) -> Column:
-    tops = [top for top in (left.top, right.top) if top is not None]
-    bottoms = [bottom for bottom in (left.bottom, right.bottom) if bottom is not None]
-    return Column(
-        left.at,
-        min(tops, default=None),
-        max(bottoms, default=None),
-        left.first if left.first is not None else right.first,
-        right.last if right.last is not None else left.last,
-        right.smooth if right.smooth is not None else left.smooth,
-        left.bad or right.bad,
-    )
+def _dot(x: float, limit: float, dots: int) -> int:
+    """Return the column of dots for `x` when `limit` stands in the last one."""
+    return min(dots - 1, int(x / limit * (dots - 1) + 0.5)) if limit > 0 else 0
 
 
 def _labels(scale: Scale, rows: int) -> dict[int, str]:

@@ -1,0 +1,168 @@
+"""The app: its screens, its theme, its signals, and the desk from which every screen hears."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import sys
+import termios
+import threading
+import time
+from collections.abc import Iterable
+from typing import ClassVar
+
+from textual.app import App
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.theme import Theme
+
+from labassist.app import messages
+from labassist.app.desk import Desk
+from labassist.app.driver import TerminalDriver, restore_terminal
+from labassist.app.screens.base import LabScreen
+from labassist.app.screens.course import CourseScreen
+from labassist.app.words import Signs, short, signs
+from labassist.workspace import Workspace
+
+THEME = Theme(
+    name="labassist",
+    primary="#5fafff",
+    secondary="#87afd7",
+    accent="#d787d7",
+    success="#87d787",
+    warning="#ffd75f",
+    error="#ff8787",
+    foreground="#d0d0d0",
+    background="#121212",
+    surface="#1c1c1c",
+    panel="#262626",
+    dark=True,
+    variables={"here": "#2b3f55"},
+)
+
+GRACE_S = 2.0
+"""Seconds for an orderly end after a signal; then the terminal is restored by hand."""
+
+
+class LabApp(App[int], inherit_bindings=False):
+    """Draws what files say. It never trains, and may be killed at any moment."""
+
+    CSS_PATH = ["app.tcss", "screens/course.tcss"]  # noqa: RUF012
+    TITLE = "labassist"
+    ENABLE_COMMAND_PALETTE = False
+    HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (40, "-narrow"), (100, "-wide")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-flat"), (10, "-short"), (20, "-tall")]  # noqa: RUF012
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+c,ctrl+q", "leave", show=False, priority=True),
+        Binding("ctrl+z", "suspend_process", show=False, priority=True),
+    ]
+
+    def __init__(self, workspace: Workspace, *, plain: bool = False) -> None:
+        """`plain`: draw with ASCII characters only."""
+        super().__init__(driver_class=TerminalDriver)
+        self.workspace = workspace
+        self.plain = plain
+        self.signs: Signs = signs(plain)
+        self.desk = Desk(workspace, self.post_message)
+        self.runs: messages.RunsChanged | None = None
+        """What the ledger holds; None until it has been read."""
+        self.machine: messages.MachineSampled | None = None
+        self.replays: dict[str, messages.ReplayMoved] = {}
+        """The newest word of each replay that this app started."""
+        self.farewell = ""
+        """Printed when the screen is left."""
+        self._attributes = termios.tcgetattr(0) if sys.__stdin__ and sys.__stdin__.isatty() else None
+        self.register_theme(THEME)
+        self.theme = "labassist"
+
+    def get_default_screen(self) -> LabScreen:
+        """Start on the course."""
+        return CourseScreen()
+
+    def on_mount(self) -> None:
+        """Answer to the signals of a lost connection; begin to read once the first frame stands."""
+        loop = asyncio.get_running_loop()
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGHUP, signal.SIGTERM):
+                loop.add_signal_handler(number, self._leave_for, number)
+        self.call_after_refresh(self._settled)
+
+    def _settled(self) -> None:
+        gc.enable()
+        gc.freeze()  # what is loaded now stays: later collections need not look at it
+        self.desk.start()
+
+    def _leave_for(self, number: int) -> None:
+        """End after a signal, with the status that a shell gives it."""
+        status = 128 + number
+
+        def by_hand() -> None:
+            # The terminal may be gone, and then writing to it may never return.
+            time.sleep(GRACE_S)
+            restore_terminal(self._attributes)
+            os._exit(status)
+
+        threading.Thread(target=by_hand, daemon=True).start()
+        self.exit(status, return_code=status)
+
+    def action_leave(self) -> None:
+        """Leave; say what goes on without us."""
+        live = [run for run, life in (self.runs.lives if self.runs else {}).items() if life == "alive"]
+        if live:
+            self.farewell = f"run {', '.join(map(short, live))} goes on; come back with: labassist"
+        self.exit(0)
+
+    def on_unmount(self) -> None:
+        """Let the desk end."""
+        self.desk.stop()
+
+    # --- what the desk says: kept here, shown by whatever screen is in front
+
+    def lab_screens(self) -> list[LabScreen]:
+        """Return the open screens, the one in front last."""
+        return [screen for screen in self.screen_stack if isinstance(screen, LabScreen)]
+
+    def follow(self, afresh: Iterable[str] = ()) -> None:
+        """Have the desk follow the runs that the open screens show, and tell those `afresh` from the beginning."""
+        self.desk.watch([run for screen in self.lab_screens() for run in screen.watching], afresh)
+
+    def _tell(self, message: Message) -> None:
+        # A screen behind another one hears too: a curve must not miss points while the help is read.
+        for screen in self.lab_screens():
+            screen.hear(message)
+
+    def on_runs_changed(self, message: messages.RunsChanged) -> None:
+        """Keep and show what the ledger holds."""
+        self.runs = message
+        self._tell(message)
+
+    def on_machine_sampled(self, message: messages.MachineSampled) -> None:
+        """Keep and show what the machine does."""
+        self.machine = message
+        self._tell(message)
+
+    def on_replay_moved(self, message: messages.ReplayMoved) -> None:
+        """Keep and show how far a replay is."""
+        self.replays[message.run] = message
+        self._tell(message)
+
+    def on_run_started(self, message: messages.RunStarted) -> None:
+        """Open the run that was asked for."""
+        from labassist.app.screens.run import RunScreen
+
+        self._tell(message)
+        self.push_screen(RunScreen(message.run))
+
+    def on_run_grew(self, message: messages.RunGrew) -> None:
+        """Pass on to the screen that watches."""
+        self._tell(message)
+
+    def on_found(self, message: messages.Found) -> None:
+        """Pass on to the screen that searched."""
+        self._tell(message)
+
+    def on_notice(self, message: messages.Notice) -> None:
+        """Show one line."""
+        self._tell(message)

@@ -1,0 +1,95 @@
+"""Start labassist's own commands as processes that outlive the app."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from labassist.errors import LabError
+
+# -P keeps the working directory off the path; ours goes last, so that it is used only where labassist is not
+# importable anyway (a checkout run in place).
+_START = "import sys; sys.path.append(sys.argv.pop(1)); from labassist.cli.main import main; sys.exit(main())"
+
+
+class CommandFailed(LabError):
+    """A command ended without an answer; the message is its own last line."""
+
+
+def command(workspace: Path, *words: str) -> list[str]:
+    """Return the argv of one labassist command on a workspace."""
+    package = str(Path(__file__).parents[2])
+    return [sys.executable, "-P", "-c", _START, package, *words, "--json", "--workspace", str(workspace)]
+
+
+def ask(workspace: Path, *words: str) -> Any:
+    """Run a short command to its end and return its JSON. Raises CommandFailed with its complaint.
+
+    It runs in its own session: an app that dies meanwhile does not take it along.
+    """
+    done = subprocess.run(
+        command(workspace, *words),
+        cwd=workspace,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+        check=False,
+    )
+    try:
+        return json.loads(done.stdout)
+    except ValueError:
+        raise CommandFailed(complaint(done.stderr, done.returncode)) from None
+
+
+def complaint(stderr: str, status: int) -> str:
+    """Return the last line a command said, without its own name."""
+    lines = [line for line in stderr.splitlines() if line.strip()]
+    return (
+        lines[-1].removeprefix("labassist: ") if lines else f"it ended with status {status}, without a word"
+    )
+
+
+class Replay:
+    """`labassist replay RUN` on its own: its answer and its talk go to files, so that nothing needs the app."""
+
+    def __init__(self, workspace: Path, run: str) -> None:
+        """Start it. Raises OSError when the workspace takes no files."""
+        self.run = run
+        folder = workspace / ".labassist" / "replays"
+        folder.mkdir(parents=True, exist_ok=True)
+        stem = f"{run}-{os.getpid()}-{time.monotonic_ns():x}"
+        self._answer = folder / f"{stem}.json"
+        self._talk = folder / f"{stem}.log"
+        with self._answer.open("wb") as out, self._talk.open("wb") as talk:
+            self._process = subprocess.Popen(
+                command(workspace, "replay", run),
+                cwd=workspace,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=talk,
+                start_new_session=True,
+            )
+
+    def poll(self) -> tuple[bool, dict[str, Any] | None, str]:
+        """Return whether it has ended, then its answer or the last line it said."""
+        status = self._process.poll()
+        with self._talk.open("rb") as file:
+            file.seek(max(0, self._talk.stat().st_size - 4096))
+            talk = file.read().decode("utf-8", "replace")
+        if status is None:
+            return False, None, complaint(talk, 0) if talk.strip() else "starting"
+        try:
+            answer: dict[str, Any] | None = json.loads(self._answer.read_bytes())
+        except ValueError:
+            answer = None
+        said = complaint(talk, status)
+        for path in (self._answer, self._talk):
+            path.unlink(missing_ok=True)
+        return True, answer, said

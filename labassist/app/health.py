@@ -1,0 +1,100 @@
+"""How a run is going, in words, from its curve as it grows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from labassist.app.words import Line, Signs, value
+
+ENOUGH = 20
+"""Steps before a trend is named."""
+
+_KEPT = 64
+
+
+class Health:
+    """Takes rows of a curve in order of their steps; keeps little."""
+
+    def __init__(self) -> None:
+        self._mean = 0.0
+        self._weight = 0.0
+        self._steps = 0
+        self._trail: list[float] = []
+        self._stride = 1
+        self._bad: tuple[int, str] | None = None
+        self._norms = 0
+        self._clipped = 0
+        self._best: tuple[float, int] | None = None
+        self._latest: tuple[float, int] | None = None
+
+    def feed(self, row: Mapping[str, Any], clip: object) -> None:
+        """Take one row; `clip` is the run's gradient norm limit, where it is a number."""
+        loss, norm, held_out = row.get("loss"), row.get("grad_norm"), row.get("val_loss")
+        if isinstance(loss, float):
+            self._loss(row["step"], loss)
+        if isinstance(norm, float) and isinstance(clip, int | float):
+            self._norms += 1
+            self._clipped += norm > clip
+        if isinstance(held_out, float) and math.isfinite(held_out):
+            self._latest = (held_out, row["step"])
+            self._best = min(self._best or self._latest, self._latest)
+
+    def words(self, document: Mapping[str, Any], marks: Signs) -> list[Line]:
+        """Return one sentence on the loss and one on the rest; empty before there is anything to say."""
+        said = document.get("health", "")
+        if said:
+            first: Line = [(f"{marks.no} ", "bad"), (said, "plain")]
+        elif self._bad:
+            first = [(f"{marks.no} ", "bad"), (f"loss is {self._bad[1]} at step {self._bad[0]:,}", "plain")]
+        elif self._steps < ENOUGH:
+            first = [(f"{marks.dot} ", "dim"), ("too early to say how it goes", "dim")] if self._steps else []
+        else:
+            first = self._trend(marks)
+        second: Line = []
+        if self._norms:
+            second.append((f"clipped {100 * self._clipped / self._norms:.0f}% of steps", "plain"))
+        if self._latest and self._best:
+            text = f"held-out loss {value(self._latest[0])} (step {self._latest[1]:,})"
+            text += (
+                ", its best"
+                if self._latest == self._best
+                else f", best {value(self._best[0])} at step {self._best[1]:,}"
+            )
+            second.append(((", " if second else "") + text, "plain"))
+        return [line for line in (first, second) if line]
+
+    def _loss(self, step: int, loss: float) -> None:
+        if not math.isfinite(loss):
+            self._bad = self._bad or (step, str(loss))
+            return
+        self._steps += 1
+        # An exponential moving average, corrected for its empty start (as Adam corrects its moments).
+        self._mean = 0.95 * self._mean + 0.05 * loss
+        self._weight = 0.95 * self._weight + 0.05
+        if self._steps % self._stride == 0:
+            self._trail.append(self._mean / self._weight)
+            if len(self._trail) > _KEPT:
+                self._trail = self._trail[1::2]
+                self._stride *= 2
+
+    def _trend(self, marks: Signs) -> Line:
+        """Compare the average now with that a quarter of the run ago."""
+        now = self._mean / self._weight
+        then = self._trail[len(self._trail) * 3 // 4 - 1] if len(self._trail) >= 4 else self._trail[0]
+        change = (now - then) / max(abs(then), 1e-12)
+        if change > 0.05:
+            return [
+                (f"{marks.alarm} ", "warn"),
+                (f"rising: {change:+.1%} over the last quarter of the steps", "plain"),
+            ]
+        if change < -0.002:
+            return [
+                (f"{marks.yes} ", "good"),
+                (f"falling: {change:+.1%} over the last quarter of the steps", "plain"),
+            ]
+        return [
+            (f"{marks.dot} ", "dim"),
+            (f"flat: {change:+.1%} over the last quarter of the steps", "plain"),
+        ]

@@ -1,0 +1,45 @@
+"""Start the terminal app, or say in one line why it cannot be started here."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import locale
+import os
+import sys
+
+from labassist.errors import InputError
+from labassist.workspace import Workspace
+
+SMALL_COMMANDS = "the commands work without one: labassist --help"
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run the app and return its exit status. Raises InputError where there is no workspace or no terminal."""
+    for name, stream in (("stdin", sys.stdin), ("stdout", sys.stdout)):
+        if stream is None or not stream.isatty():
+            raise InputError(
+                f"the app needs a terminal, and {name} is none", where="labassist", mend=SMALL_COMMANDS
+            )
+    if os.environ.get("TERM", "") in ("", "dumb", "unknown"):
+        raise InputError(
+            f"the app cannot draw on this terminal (TERM={os.environ.get('TERM', '')})",
+            where="labassist",
+            mend=f"set TERM, as TERM=xterm-256color; {SMALL_COMMANDS}",
+        )
+    workspace = Workspace.find(args.workspace)
+    # Collecting garbage while modules load costs a tenth of the start and frees nothing.
+    gc.disable()
+    from labassist.app.app import LabApp
+
+    app = LabApp(workspace, plain=args.ascii or not speaks_unicode())
+    status = app.run(mouse=False)
+    if app.farewell:
+        print(app.farewell)
+    return status if isinstance(status, int) else app.return_code or 0
+
+
+def speaks_unicode() -> bool:
+    """Tell whether the terminal's locale can show more than ASCII."""
+    encoding = (locale.getencoding() or "").lower().replace("-", "")
+    return encoding == "utf8" and (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"

@@ -1,0 +1,95 @@
+"""What the app's threads tell its screens. A thread never touches a widget: it posts one of these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from textual.message import Message
+
+from labassist.app.words import Line
+
+if TYPE_CHECKING:
+    from labassist.machine.readings import MachineSample
+
+Document = Mapping[str, Any]
+
+
+@dataclass
+class RunsChanged(Message):
+    """The ledger holds something else than before. Documents are shared: nobody may change them."""
+
+    runs: Sequence[Document]
+    """All runs, oldest first."""
+    lives: dict[str, str]
+    """Run -> `runs.life.Life`, of every run that the ledger calls running."""
+    replays: dict[str, Document]
+    """Run -> its newest replay."""
+    readonly: bool
+
+
+@dataclass
+class Found(Message):
+    """The answer to a search of the ledger."""
+
+    text: str
+    runs: Sequence[Document]
+    problem: str = ""
+    """Why the expression cannot be read."""
+
+
+@dataclass
+class RunGrew(Message):
+    """A watched run has new rows of its curve or new lines in its log, or another record or life."""
+
+    run: str
+    document: Document
+    life: str
+    points: list[dict[str, Any]] = field(default_factory=list)
+    """Rows of the curve, each with its `step`."""
+    log: list[str] | None = None
+    """The last lines of the log; None: as before."""
+    skipped: int = 0
+    """Bytes of the log before the lines shown."""
+    begins: bool = False
+    """These are the first points: forget what came before."""
+    loading: bool = False
+    """More of what was there already is about to come."""
+    last_sign: float = 0.0
+    """When the run last wrote, by its own clock: seconds since the epoch."""
+
+
+@dataclass
+class MachineSampled(Message):
+    """One look at the machine."""
+
+    sample: MachineSample
+
+
+@dataclass
+class RunStarted(Message):
+    """A run that this app asked for has its id."""
+
+    run: str
+
+
+@dataclass
+class ReplayMoved(Message):
+    """A replay that this app started has gone further, or ended."""
+
+    run: str
+    """The run that is replayed."""
+    phase: str
+    """In words, while it goes on."""
+    answer: Document | None = None
+    """What `replay --json` printed at its end."""
+    problem: str = ""
+    """Why it ended without an answer."""
+
+
+@dataclass
+class Notice(Message):
+    """One line for the person, until the next one."""
+
+    line: Line

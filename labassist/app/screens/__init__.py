@@ -1,0 +1,1 @@
+"""One screen a file, with its layout in the `.tcss` beside it."""

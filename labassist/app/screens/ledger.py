@@ -1,0 +1,279 @@
+"""Every recorded run: find them, open one, replay one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from textual import on
+from textual.message import Message
+from textual.widget import Widget
+from textual.widgets import Input
+
+from labassist.app import messages, words
+from labassist.app.actions import LEDGER
+from labassist.app.screens.base import LabScreen
+from labassist.app.verdict import KIND, progress_lines, verdict_lines
+from labassist.app.widgets.lines import Lines, fitted
+from labassist.app.widgets.rows import Column, Rows
+from labassist.app.words import Line, Piece
+from labassist.ledger.curves import Value
+
+COLUMNS = (
+    Column("id", 6),
+    Column("job", 0),
+    Column("profile", 8, wide=True),
+    Column("mode", 5, wide=True),
+    Column("state", 12),
+    Column("steps", 7, right=True),
+    Column("loss", 8, right=True),
+    Column("when", 6, right=True),
+    Column("replayed", 12),
+    Column("note", 24, wide=True),
+)
+
+
+class LedgerScreen(LabScreen):
+    """Lists runs, the newest first."""
+
+    NAME = LEDGER
+    CSS_PATH: ClassVar[Any] = "ledger.tcss"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._query = ""
+        self._found: Sequence[Mapping[str, Any]] | None = None
+        self._steps: dict[str, int] = {}
+        """Replay -> its last step, while it goes on."""
+
+    @property
+    def watching(self) -> list[str]:  # type: ignore[override]
+        """The replays that go on, for their progress; and what lives, for its step."""
+        lives = self.lab.runs.lives if self.lab.runs else {}
+        return [run for run, life in lives.items() if life == "alive"]
+
+    def body(self) -> Iterable[Widget]:
+        """Return the list, the search line, what is said of the highlighted run and of its replay."""
+        yield Rows(COLUMNS, self._cells, cursor_sign=self.lab.signs.cursor, empty="no runs yet", id="runs")
+        yield Input(
+            placeholder="lr>1e-4 state=failed job~train, or a word; enter: find", compact=True, id="find"
+        )
+        yield Lines(id="detail")
+        yield Lines(id="verdict")
+
+    def on_mount(self) -> None:
+        """List what is known."""
+        super().on_mount()
+        self._show_rows()
+
+    def title_line(self) -> list[Line]:
+        """Return how many runs there are and what was searched for."""
+        runs = self.lab.runs
+        if runs is None:
+            return [[("Ledger", "strong")], [("reading …", "dim")]]
+        table = self.query_one(Rows)
+        parts: list[Line] = [[("Ledger", "strong")]]
+        total = f"{len(runs.runs):,} run{'' if len(runs.runs) == 1 else 's'}"
+        if self._query:
+            parts.append([(f"{len(table.rows):,} of {total}", "plain"), (f"  find: {self._query}", "key")])
+        else:
+            parts.append([(total, "plain")])
+        if table.rows:
+            parts.append([(f"at {table.at + 1:,}", "dim")])
+        if runs.readonly:
+            parts.append([(f"{self.lab.signs.alarm} read-only: nothing is written", "warn")])
+        return parts
+
+    def can(self, action: str) -> bool:
+        """Open and replay what there is."""
+        here = self.query_one(Rows).here
+        if action == "open":
+            return here is not None
+        if action == "replay":
+            over = here is not None and here["state"] != "running"
+            return over and not (self.lab.runs and self.lab.runs.readonly) and not self._replaying(here)
+        return True
+
+    def hear(self, message: Message) -> None:
+        """Take what the desk says."""
+        super().hear(message)
+        if isinstance(message, messages.RunsChanged):
+            if self._query:
+                self.lab.desk.find(self._query)
+            self._show_rows()
+            self.lab.follow()
+        elif isinstance(message, messages.Found) and message.text == self._query:
+            self._found = message.runs
+            self.notice([("! ", "bad"), (message.problem, "plain")] if message.problem else [])
+            self._show_rows()
+        elif isinstance(message, messages.RunGrew):
+            if message.points:
+                self._steps[message.run] = message.points[-1]["step"]
+                self.query_one(Rows).repaint()
+                self._show_verdict()
+        elif isinstance(message, messages.ReplayMoved):
+            self._show_verdict()
+            self.query_one(Rows).repaint()
+            self.refresh_lines()
+
+    # --- keys
+
+    @on(Rows.Moved)
+    def _moved(self) -> None:
+        self._show_detail()
+        self._show_verdict()
+        self.refresh_lines()
+
+    @on(Rows.Chosen)
+    def action_open(self) -> None:
+        """Open the highlighted run."""
+        from labassist.app.screens.run import RunScreen
+
+        here = self.query_one(Rows).here
+        if here is not None:
+            self.app.push_screen(RunScreen(here["id"]))
+
+    def action_replay(self) -> None:
+        """Replay the highlighted run."""
+        run = self.query_one(Rows).here["id"]
+        self.lab.replays[run] = messages.ReplayMoved(run, "starting")
+        self.lab.desk.replay(run)
+        self._show_verdict()
+        self.refresh_lines()
+
+    def action_find(self) -> None:
+        """Open the search line."""
+        line = self.query_one(Input)
+        line.add_class("-shown")
+        line.focus()
+
+    def action_back(self) -> None:
+        """Close the search line, else forget the search, else go back."""
+        if self.query_one(Input).has_class("-shown"):
+            self._close_find()
+        elif self._query:
+            self._search("")
+        else:
+            super().action_back()
+
+    @on(Input.Submitted)
+    def _submitted(self, event: Input.Submitted) -> None:
+        self._close_find()
+        self._search(event.value.strip())
+
+    def _close_find(self) -> None:
+        self.query_one(Input).remove_class("-shown")
+        self.query_one(Rows).focus()
+
+    def _search(self, text: str) -> None:
+        self._query, self._found = text, None
+        self.notice([])
+        if text:
+            self.lab.desk.find(text)
+        else:
+            self.query_one(Input).value = ""
+            self._show_rows()
+
+    # --- what is shown
+
+    def _show_rows(self) -> None:
+        table = self.query_one(Rows)
+        if self.lab.runs is None:
+            table.empty = "reading …"
+            return
+        found = self.lab.runs.runs if not self._query else self._found
+        if found is None:
+            return
+        table.empty = "nothing found" if self._query else "no runs yet"
+        here = table.here["id"] if table.here else None
+        rows = found[::-1]
+        # Stay on the same run where a newer one came in above it; at the top, follow the newest.
+        at = 0
+        if here is not None and table.at:
+            at = next((index for index, row in enumerate(rows) if row["id"] == here), 0)
+        table.show(rows, at)
+
+    def _replaying(self, run: Mapping[str, Any]) -> bool:
+        ours = self.lab.replays.get(run["id"])
+        if ours is not None and ours.answer is None and not ours.problem:
+            return True
+        newest = self.lab.runs.replays.get(run["id"]) if self.lab.runs else None
+        return newest is not None and self._life(newest) == "alive"
+
+    def _life(self, run: Mapping[str, Any]) -> str:
+        return self.lab.runs.lives.get(run["id"], "") if self.lab.runs else ""
+
+    def _cells(self, run: Mapping[str, Any]) -> list[Piece]:
+        readonly = bool(self.lab.runs and self.lab.runs.readonly)
+        shown = words.state(run, self._life(run), readonly, self.lab.signs)
+        live = self._life(run) == "alive"
+        kind = " replay" if run.get("replay_of") else " resumed" if run.get("resumed_from") else ""
+        loss: Value | None = run.get("last", {}).get("loss")
+        verdict = self._verdict(run)
+        step = self._steps.get(run["id"], run.get("step", 0)) if live else run.get("step", 0)
+        return [
+            (words.short(run["id"]), "strong"),
+            (f"{run['job']}{kind}", "plain"),
+            (run.get("profile", ""), "plain"),
+            (run["mode"], "plain"),
+            (f"{shown.sign} {shown.word}", shown.kind),
+            (f"{step:,}" if step else "-", "plain"),
+            (words.value(loss) if loss is not None else "-", "plain"),
+            ("now" if live else words.ago(run["created"]), "plain"),
+            (verdict or "-", KIND.get(verdict, "plain")),
+            (" ".join(run.get("note", "").split()), "dim"),
+        ]
+
+    def _verdict(self, run: Mapping[str, Any]) -> str:
+        """Return the newest verdict on a run, or that of a replay itself."""
+        if self._replaying(run):
+            return "replaying"
+        ours = self.lab.replays.get(run["id"])
+        newest = self.lab.runs.replays.get(run["id"], {}) if self.lab.runs else {}
+        found = (ours.answer if ours else None) or newest.get("verdict") or run.get("verdict") or {}
+        return str(found.get("verdict", ""))
+
+    def _show_detail(self) -> None:
+        run = self.query_one(Rows).here
+        if run is None:
+            self.lines("#detail").show([])
+            return
+        code = run["code"]
+        change = " + your change" if code.get("dirty") else ""
+        parts: list[Line] = [
+            [(run["id"], "strong")],
+            [(words.clock(run["created"]), "plain")],
+            [
+                (
+                    f"commit {code.get('commit', '')[:8]}{change}" if code.get("commit") else "no commit",
+                    "plain",
+                )
+            ],
+            [(f"seed {run['seed']}", "plain")],
+            [(f"profile {run['profile']}", "plain")] if run.get("profile") else [],
+        ]
+        said = run.get("health") or run.get("reason") or " ".join(run.get("note", "").split())
+        self.lines("#detail").show(fitted(parts, max(20, self.size.width - 2)), [(said, "plain")])
+
+    def _show_verdict(self) -> None:
+        """Show the replay of the highlighted run, where this app started one or one goes on."""
+        run = self.query_one(Rows).here
+        widget = self.lines("#verdict")
+        lines: list[Line] = []
+        if run is not None:
+            marks = self.lab.signs
+            ours = self.lab.replays.get(run["id"])
+            newest = self.lab.runs.replays.get(run["id"], {}) if self.lab.runs else {}
+            if self._replaying(run):
+                live = bool(newest) and self._life(newest) == "alive"
+                step = self._steps.get(newest["id"], 0) if live else 0
+                total = newest.get("total_steps") or run.get("step", 0)
+                lines = progress_lines(ours.phase if ours else "", step, total, 0, None, marks)
+            elif ours is not None and ours.problem:
+                lines = [[(f"{marks.no} no verdict: ", "bad"), (ours.problem, "plain")]]
+            elif ours is not None and ours.answer is not None:
+                lines = verdict_lines(
+                    ours.answer, marks, plain=self.lab.plain, room=7 if self.lab.plain else 5
+                )
+        widget.set_class(bool(lines), "-shown")
+        widget.show(*lines)

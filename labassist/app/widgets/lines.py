@@ -1,0 +1,98 @@
+"""Lines of text that repaint only the cells that changed. Nothing in a text is markup, so a log cannot act."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from rich.segment import Segment
+from textual.geometry import Region
+from textual.strip import Strip
+from textual.widget import Widget
+
+from labassist.app.words import Line, length
+
+KINDS = ("plain", "dim", "strong", "good", "warn", "bad", "key")
+
+
+class Lines(Widget):
+    """Shows lines from the top; what is longer than the widget is wide is cut at its right edge."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"lines--{kind}" for kind in KINDS}
+
+    DEFAULT_CSS = """
+    Lines {
+        height: 1;
+        & > .lines--dim { color: $text-muted; }
+        & > .lines--strong { text-style: bold; }
+        & > .lines--good { color: $text-success; text-style: bold; }
+        & > .lines--warn { color: $text-warning; text-style: bold; }
+        & > .lines--bad { color: $text-error; text-style: bold; }
+        & > .lines--key { color: $text-primary; text-style: bold; }
+    }
+    """
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes)
+        self._lines: list[Line] = []
+
+    @property
+    def text(self) -> str:
+        """What is shown, as plain text."""
+        return "\n".join("".join(text for text, _ in line) for line in self._lines)
+
+    def show(self, *lines: Line) -> None:
+        """Show these lines in place of the ones before."""
+        old, self._lines = self._lines, list(lines)
+        for y in range(max(len(old), len(lines))):
+            before = old[y] if y < len(old) else []
+            after = lines[y] if y < len(lines) else []
+            if before != after:
+                self._repaint(y, before, after)
+
+    def _repaint(self, y: int, before: Line, after: Line) -> None:
+        """Refresh the cells of a line in which two contents differ."""
+        width = self.size.width
+        if y >= self.size.height or not width:
+            return
+        old, new = _cells(before, width), _cells(after, width)
+        if old is None or new is None:
+            self.refresh(Region(0, y, width, 1))
+            return
+        different = [x for x, (a, b) in enumerate(zip(old, new, strict=True)) if a != b]
+        if different:
+            self.refresh(Region(different[0], y, different[-1] + 1 - different[0], 1))
+
+    def render_line(self, y: int) -> Strip:
+        """Return one line of the widget."""
+        line = self._lines[y] if y < len(self._lines) else []
+        return painted(self, line, self.size.width)
+
+
+def painted(widget: Widget, line: Line, width: int, prefix: str = "lines") -> Strip:
+    """Return a line in the styles of a widget's component classes, cut or filled to `width` cells."""
+    segments = [
+        Segment(text, widget.get_component_rich_style(f"{prefix}--{kind}")) for text, kind in line if text
+    ]
+    return Strip(segments).adjust_cell_length(width, widget.get_component_rich_style(f"{prefix}--plain"))
+
+
+def fitted(pieces: Sequence[Line], width: int, gap: str = "  ") -> Line:
+    """Return as many whole parts as fit into `width` cells, the first ones first."""
+    line: Line = []
+    for part in pieces:
+        if not part:
+            continue
+        more = [(gap, "plain"), *part] if line else part
+        if length(line) + length(more) > width:
+            break
+        line = [*line, *more]
+    return line
+
+
+def _cells(line: Line, width: int) -> list[tuple[str, str]] | None:
+    """Return a line cell by cell; None where a character is not one cell wide."""
+    cells = [(character, kind) for text, kind in line for character in text][:width]
+    if any(ord(character) >= 0x1100 for character, _ in cells if not "\u2000" <= character <= "\u28ff"):
+        return None
+    return cells + [(" ", "plain")] * (width - len(cells))

@@ -1,0 +1,222 @@
+"""A list of any length with one highlighted row: only the rows on the screen are ever made into text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.binding import Binding, BindingType
+from textual.geometry import Region
+from textual.message import Message
+from textual.strip import Strip
+from textual.widget import Widget
+
+from labassist.app.widgets.lines import KINDS
+from labassist.app.words import Piece
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column; with `width` 0 it takes what the others leave."""
+
+    name: str
+    width: int
+    right: bool = False
+    wide: bool = False
+    """Shown only where the list has at least `WIDE` cells."""
+
+
+WIDE = 96
+
+Content = tuple[bool, Sequence[Piece]] | None
+"""Whether a row is highlighted, and its text and kind a column."""
+
+
+class Rows(Widget, can_focus=True):
+    """Shows rows under a heading. `cells` makes a row into one text and kind a column.
+
+    Posts `Moved` when another row is highlighted and `Chosen` on enter.
+    """
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        *(f"rows--{kind}" for kind in KINDS),
+        "rows--head",
+        "rows--here",
+    }
+
+    DEFAULT_CSS = """
+    Rows {
+        width: 1fr;
+        height: 1fr;
+        & > .rows--head { color: $text-muted; text-style: bold; }
+        & > .rows--here { background: $here; text-style: bold; }
+        & > .rows--dim { color: $text-muted; }
+        & > .rows--strong { text-style: bold; }
+        & > .rows--good { color: $text-success; text-style: bold; }
+        & > .rows--warn { color: $text-warning; text-style: bold; }
+        & > .rows--bad { color: $text-error; text-style: bold; }
+        & > .rows--key { color: $text-primary; text-style: bold; }
+    }
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "move(-1)", show=False),
+        Binding("down,j", "move(1)", show=False),
+        Binding("pageup,ctrl+u", "page(-1)", show=False),
+        Binding("pagedown,ctrl+d", "page(1)", show=False),
+        Binding("home", "end(False)", show=False),
+        Binding("end", "end(True)", show=False),
+        Binding("enter", "choose", show=False),
+    ]
+
+    class Moved(Message):
+        """Another row is highlighted, or its content is another one."""
+
+    class Chosen(Message):
+        """Enter was pressed on a row."""
+
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        cells: Callable[[Any], Sequence[Piece]],
+        *,
+        cursor_sign: str,
+        empty: str = "",
+        id: str | None = None,
+    ) -> None:
+        super().__init__(id=id)
+        self.columns = columns
+        self.cells = cells
+        self.rows: Sequence[Any] = ()
+        self.at = 0
+        """Index of the highlighted row."""
+        self.empty = empty
+        """What is shown where there are no rows."""
+        self._sign = cursor_sign
+        self._top = 0
+        self._painted: dict[int, Content] = {}
+
+    @property
+    def here(self) -> Any:
+        """The highlighted row, None where there is none."""
+        return self.rows[self.at] if self.at < len(self.rows) else None
+
+    @property
+    def visible_from(self) -> int:
+        """Index of the first row on the screen."""
+        return self._top
+
+    @property
+    def visible_rows(self) -> int:
+        """Rows that have room under the heading."""
+        return max(1, self.size.height - 1)
+
+    def show(self, rows: Sequence[Any], at: int | None = None) -> None:
+        """Show other rows; `at` is the one to highlight (default: the same index as before)."""
+        before = len(self.rows)
+        self.rows = rows
+        top = self._top
+        self.at = min(self.at if at is None else at, max(0, len(rows) - 1))
+        self._scroll()
+        if top != self._top or bool(before) != bool(rows):
+            self.refresh()
+        else:
+            self.repaint()
+        self.post_message(self.Moved())
+
+    def repaint(self) -> None:
+        """Repaint the rows on the screen whose text is not what was painted."""
+        for y in range(1, self.size.height):
+            index = self._top + y - 1
+            if self._painted.get(y) != self._content(index):
+                self._refresh_line(y)
+
+    def action_move(self, by: int) -> None:
+        """Highlight the row `by` further down."""
+        self._go(self.at + by)
+
+    def action_page(self, by: int) -> None:
+        """Go a screen up or down."""
+        self._go(self.at + by * max(1, self.visible_rows - 1))
+
+    def action_end(self, last: bool) -> None:
+        """Go to the first or last row."""
+        self._go(len(self.rows) - 1 if last else 0)
+
+    def action_choose(self) -> None:
+        """Choose the highlighted row."""
+        if self.here is not None:
+            self.post_message(self.Chosen())
+
+    def on_resize(self) -> None:
+        """Keep the highlighted row on the screen."""
+        self._scroll()
+
+    def render_line(self, y: int) -> Strip:
+        """Return the heading or a row."""
+        width = self.size.width
+        if y == 0:
+            names = [(column.name, "head") for column in self.columns]
+            return self._strip(names, "  ", width, here=False)
+        index = self._top + y - 1
+        if not self.rows:
+            text = self.empty if y == 2 or self.size.height < 3 else ""
+            return self._plain(f"  {text}", width)
+        self._painted[y] = content = self._content(index)
+        if content is None:
+            return self._plain("", width)
+        here, pieces = content
+        return self._strip(pieces, f"{self._sign} " if here else "  ", width, here)
+
+    def _content(self, index: int) -> Content:
+        return (index == self.at, self.cells(self.rows[index])) if index < len(self.rows) else None
+
+    def _go(self, to: int) -> None:
+        to = max(0, min(to, len(self.rows) - 1))
+        if to == self.at or not self.rows:
+            return
+        before, top, self.at = self.at, self._top, to
+        self._scroll()
+        if self._top != top:
+            self.refresh()
+        else:
+            for index in (before, to):
+                self._refresh_line(index - self._top + 1)
+        self.post_message(self.Moved())
+
+    def _scroll(self) -> None:
+        room = self.visible_rows
+        self._top = max(0, min(self._top, self.at, len(self.rows) - room))
+        self._top = max(self._top, self.at - room + 1)
+
+    def _refresh_line(self, y: int) -> None:
+        if 0 <= y < self.size.height and self.size.width:
+            self.refresh(Region(0, y, self.size.width, 1))
+
+    def _style(self, kind: str, here: bool) -> Style:
+        style = self.get_component_rich_style(f"rows--{kind}")
+        return style + self.get_component_rich_style("rows--here", partial=True) if here else style
+
+    def _plain(self, text: str, width: int) -> Strip:
+        return Strip([Segment(text, self._style("dim", False))]).adjust_cell_length(
+            width, self._style("plain", False)
+        )
+
+    def _strip(self, pieces: Sequence[Piece], mark: str, width: int, here: bool) -> Strip:
+        shown = [
+            (column, piece)
+            for column, piece in zip(self.columns, pieces, strict=False)
+            if width >= WIDE or not column.wide
+        ]
+        fixed = sum(column.width for column, _ in shown) + len(shown) - 1 + len(mark)
+        segments = [Segment(mark, self._style("key", here))]
+        for number, (column, (text, kind)) in enumerate(shown):
+            room = column.width or max(4, width - fixed)
+            text = text if len(text) <= room else text[: room - 1] + "~"
+            padded = text.rjust(room) if column.right else text.ljust(room)
+            gap = " " if number < len(shown) - 1 else ""
+            segments.append(Segment(padded + gap, self._style(kind, here)))
+        return Strip(segments).adjust_cell_length(width, self._style("plain", here))
