@@ -224,7 +224,7 @@ class _Capture:
 
     def _attributes(self, paths: list[str]) -> tuple[set[str], set[str]]:
         """Return the paths that git would convert on the way to disk, and those under a known filter."""
-        config = self.repo.config()
+        config = self.repo.config
         automatic = config.get("core.autocrlf", "false").lower() not in ("false", "no", "off", "0", "")
         out = self.repo.run("check-attr", "-z", "--stdin", *_CONVERTED, "filter", stdin=joined(paths))
         fields = split(out)

@@ -228,9 +228,9 @@ def _sm_count(nvml: Any, handle: Any) -> int:
 
 
 def _nvlinks(nvml: Any, handle: Any) -> int:
-    """Return how many NVLink links are up."""
-    active = 0
-    for link in range(nvml.NVML_NVLINK_MAX_LINKS):
+    """Return how many NVLink links are up. Raises NVMLError where the card is not asked about links."""
+    active = int(nvml.nvmlDeviceGetNvLinkState(handle, 0))
+    for link in range(1, nvml.NVML_NVLINK_MAX_LINKS):
         try:
             active += int(nvml.nvmlDeviceGetNvLinkState(handle, link))
         except nvml.NVMLError:  # this card has no more

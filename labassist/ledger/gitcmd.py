@@ -20,6 +20,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,6 +87,7 @@ class Repository:
             raise CodeError(f"git {args[0]} failed: {err.strip()}", where=str(self.top))
         return out
 
+    @cached_property
     def config(self) -> dict[str, str]:
         """Return the effective configuration, every scope: lower-case `section.name` -> last value."""
         values: dict[str, str] = {}
@@ -202,7 +204,7 @@ def repository(workspace: Path) -> Path:
 @contextmanager
 def private(repo: Repository, commit: str, work_tree: Path, scratch: Path | None = None) -> Iterator[Private]:
     """Make a private git directory at `commit` over `work_tree`, inside `scratch`, and remove it after."""
-    config = repo.config()
+    config = repo.config
     if scratch is not None:
         scratch.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="labassist-git-", dir=scratch))
@@ -268,20 +270,29 @@ def run_git(
 
 def _git(folder: Path) -> Git:
     """Return gitpython's runner for `folder`; gitpython takes 80 ms to load, so only when git is needed."""
+    program = shutil.which("git")
     missing = NoRepositoryError(
         "there is no git program", mend="install git, for example: apt-get install git"
     )
-    if shutil.which("git") is None:
+    if program is None:
         raise missing
     try:
         from git import Git
     except ImportError as error:
         raise missing from error
-    git = Git(folder)
-    if git.version_info[:2] < _OLDEST_GIT:
-        found = ".".join(map(str, git.version_info))
-        raise CodeError(f"git {found} is too old", mend="install git 2.32 or newer")
-    return git
+    version = _version(program)
+    if version[:2] < _OLDEST_GIT:
+        raise CodeError(f"git {'.'.join(map(str, version))} is too old", mend="install git 2.32 or newer")
+    return Git(folder)
+
+
+@cache
+def _version(program: str) -> tuple[int, ...]:
+    """Return the version of a git program, asked once."""
+    from git import Git
+
+    version: tuple[int, ...] = Git(Path(program).parent).version_info
+    return version
 
 
 def _not_opened(folder: Path, complaint: str) -> CodeError:
