@@ -254,6 +254,10 @@ def test_few_points_are_all_kept() -> None:
     chart = Chart(10, 3)
     chart.extend((x, x * 0.1) for x in range(1000))
     assert [chart.at(x) for x in range(1000)] == [x * 0.1 for x in range(1000)]
+    chart.extend((x, x * 0.1) for x in range(1000, 5000))
+    kept = [x for x in range(5000) if chart.at(x) is not None]
+    assert 1000 < len(kept) < 5000
+    assert all(chart.at(x) == x * 0.1 for x in kept)
 
 
 # --- scales and labels

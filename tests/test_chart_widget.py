@@ -106,7 +106,7 @@ def test_many_points_cost_few_paints() -> None:
     with_app(check)
 
 
-@pytest.mark.parametrize("size", [(120, 40), (40, 12), (12, 6), (3, 3), (2, 2), (80, 24)])
+@pytest.mark.parametrize("size", [(120, 40), (40, 12), (12, 6), (3, 3), (80, 24)])
 def test_resizing_keeps_up(size: tuple[int, int]) -> None:
     async def check(pilot: Pilot[None], view: Counting) -> None:
         view.extend(wave(0, 500))
@@ -124,6 +124,20 @@ def test_resizing_keeps_up(size: tuple[int, int]) -> None:
         view.append(501, 9.0)
         await settled(pilot)
         assert view.chart.at(501) == 9.0
+
+    with_app(check)
+
+
+def test_a_widget_without_cells_keeps_its_points() -> None:
+    async def check(pilot: Pilot[None], view: Counting) -> None:
+        await pilot.resize_terminal(2, 2)  # the border leaves nothing
+        assert view.size == (0, 0)
+        view.extend(wave(0, 500))
+        await asyncio.sleep(2 * SHORTEST_WAIT)
+        await pilot.resize_terminal(80, 24)
+        await settled(pilot)
+        assert screen(pilot)[2:22] == [f"│{row}│" for row in view.chart.rows()]
+        assert view.chart.at(499) == wave(499, 500)[0][1]
 
     with_app(check)
 
