@@ -41,6 +41,10 @@ class CodeError(LabError):
     """The code of a run cannot be captured or restored (no git, no commit, a secret in the change)."""
 
 
+class NoRepositoryError(CodeError):
+    """There is no git program, or no repository around the workspace."""
+
+
 class RestoreError(CodeError):
     """Recorded code or inputs could not be brought back exactly."""
 

@@ -327,11 +327,11 @@ def _check_code(found: Audit, workspace: Path, document: dict[str, Any]) -> None
             )
     if code["vcs"] != "git":
         return
-    from labassist.ledger.code import has_commit
+    from labassist.ledger.gitcmd import open_repository
 
     found.count("commits")
     try:
-        there = has_commit(workspace, code["commit"])
+        there = open_repository(workspace).has_commit(code["commit"])
     except CodeError as error:
         found.problems.append(Problem("commit-unknown", error.what, document["id"]))
         return

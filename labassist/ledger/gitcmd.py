@@ -107,6 +107,29 @@ class Repository:
         ref = f"refs/labassist/{run_id}"
         self.run("-c", "core.logAllRefUpdates=false", "update-ref", "--no-deref", ref, self.head)
 
+    def submodules(self) -> list[tuple[str, Repository]]:
+        """Return each submodule that is checked out, nested ones too, by its path.
+
+        Raises CodeError on one with changes: what ran is then in none of its commits.
+        """
+        found: list[tuple[str, Repository]] = []
+        for line in split(self.run("ls-files", "-s", "-z")):
+            facts, _, path = line.partition("\t")
+            if not facts.startswith(GITLINK) or not (self.top / path / ".git").exists():
+                continue
+            module = open_repository(self.top / path, submodule=True)
+            state = module.run("status", "--porcelain", "--untracked-files=all", "--ignore-submodules=none")
+            if state:
+                first = state.decode(errors="replace").splitlines()[0].strip()
+                raise CodeError(
+                    f"the submodule has changes that are not committed ({first})",
+                    where=path,
+                    mend=f"commit them there, or let its .gitignore name what is not code: git -C {path} commit -a",
+                )
+            found.append((path, module))
+            found += [(f"{path}/{name}", nested) for name, nested in module.submodules()]
+        return found
+
 
 @dataclass
 class Private:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
+import shutil
 import tarfile
+import uuid
 from pathlib import Path
 
 import labassist
@@ -12,6 +15,8 @@ from labassist.errors import RestoreError
 from labassist.ledger.objects import Objects
 
 _NAME = "labassist"
+_LEFT_OUT = ("__pycache__", "_content")
+"""Compiled files, and the course content of a wheel: a run's own copy of that is in its repository."""
 
 
 def capture_package(objects: Objects) -> str:
@@ -43,11 +48,39 @@ def unpack_package(objects: Objects, sha: str, into: Path) -> Path:
     return into
 
 
+def shared_copy(objects: Objects, sha: str, folder: Path) -> Path:
+    """Return a copy of a stored package that runs share, below `folder`; made where it is missing or altered.
+
+    Raises as `unpack_package`.
+    """
+    target = folder / sha[:16]
+    if _is_whole(target, sha):
+        return target
+    partial = folder / f"{sha[:16]}.{uuid.uuid4().hex[:8]}.tmp"
+    try:
+        unpack_package(objects, sha, partial)
+        if target.exists():
+            shutil.rmtree(target)
+        os.replace(partial, target)
+    except OSError as error:
+        if not _is_whole(target, sha):  # else another process put it there meanwhile
+            raise RestoreError(
+                f"the package cannot be put there: {error.strerror}", where=str(target)
+            ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return target
+
+
+def _is_whole(folder: Path, sha: str) -> bool:
+    return (folder / _NAME).is_dir() and hashlib.sha256(_pack(folder / _NAME)).hexdigest() == sha
+
+
 def _pack(root: Path) -> bytes:
     """Return the tree below `root` as a tar, each file under `labassist/`."""
     files = []
     for folder, names, here in os.walk(root):
-        names[:] = [name for name in names if name != "__pycache__"]
+        names[:] = [name for name in names if name not in _LEFT_OUT]
         files += [Path(folder) / name for name in here if not name.endswith((".pyc", ".pyo"))]
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:

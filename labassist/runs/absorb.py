@@ -27,7 +27,7 @@ from labassist.record.inspect import inspect
 KEPT_INPUT_BYTES = 4 * 1024 * 1024
 """Inputs up to this size are kept as objects, so that a replay needs nothing else."""
 
-_SEALED_WHOLE = ("order.json", "alive", "end.json", "log.txt", "supervisor.log")
+_SEALED_WHOLE = ("order.json", "alive", "supervised", "end.json", "log.txt", "supervisor.log")
 
 
 class Absorber:
@@ -198,7 +198,7 @@ class Absorber:
             run["health"] = self.health
             run["seals"] = seals
             run["outputs"] = self._outputs(run.get("outputs", []))
-            return run
+            return {key: value for key, value in run.items() if value not in ("", [], {}, None)}
 
         kind = "lost" if outcome["state"] == "lost" else "end"
         document = self.ledger.change(kind, self.run_id, change)

@@ -1,4 +1,4 @@
-"""Any command as a run: what it is called, where it runs, and which of its files is its code."""
+"""Any command as a run: what it is called, where it runs, and what it says that it makes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from labassist.errors import CodeError, InputError
-from labassist.ledger import code as code_capture
-from labassist.ledger.objects import Objects
-from labassist.ledger.records import Code, Mode
+from labassist.errors import InputError
+from labassist.ledger.records import Mode
 from labassist.runs.launch import Plan
 from labassist.workspace import Workspace
 
@@ -52,14 +50,3 @@ def plan_command(
         outputs=declared,
         cwd=str(cwd),
     )
-
-
-def capture(workspace: Workspace, objects: Objects, run_id: str, argv: Sequence[str], cwd: str) -> Code:
-    """Return the code of a command: the repository where there is one, else the files it names."""
-    try:
-        return code_capture.capture(workspace.root, objects, run_id)
-    except CodeError as error:
-        if not getattr(error, "no_repository", False):
-            raise
-    files = [workspace.root / cwd / word for word in argv]
-    return code_capture.capture_without_git([path for path in files if path.is_file()], objects)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from labassist import __version__
-from labassist.errors import LabError, LedgerError
+from labassist.errors import InputError, LabError, LedgerError, NoRepositoryError
 from labassist.ledger import code as code_capture
 from labassist.ledger import environment, package, secrets
 from labassist.ledger.records import Code, Kept, Mode, Origin, Run, to_document
@@ -29,6 +29,8 @@ from labassist.runs.absorb import now
 from labassist.workspace import Workspace
 
 PROTOCOL = 1
+ARGV = "LABASSIST_ARGV"
+"""Hands the command line, secrets and all, from the launcher to the supervisor and no further."""
 LOW_DISK_BYTES = 200 * 1024 * 1024
 
 
@@ -85,7 +87,7 @@ def launch(workspace: Workspace, ledger: Ledger, plan: Plan) -> str:
         record, order = _describe(workspace, ledger, plan, run_id, folder)
         _write_order(folder, order)
         ledger.write("start", to_document(record))
-        spawn_supervisor(ledger.folder, run_id, "--locks", *map(str, locks), pass_fds=locks)
+        spawn_supervisor(ledger.folder, run_id, "--locks", *map(str, locks), argv=plan.argv, pass_fds=locks)
     except BaseException:
         with contextlib.suppress(LabError):
             if ledger.run(run_id):
@@ -103,12 +105,10 @@ def _describe(
     workspace: Workspace, ledger: Ledger, plan: Plan, run_id: str, folder: Path
 ) -> tuple[Run, dict[str, Any]]:
     root = plan.root or workspace.root
-    code = plan.code or code_capture.capture(workspace.root, ledger.objects, run_id)
+    code = plan.code or _capture(workspace, ledger, plan, run_id)
     if not code.package:
         code.package = package.capture_package(ledger.objects)
-    package_root = plan.package_root or package.unpack_package(
-        ledger.objects, code.package, workspace.packages / code.package[:16]
-    )
+    package_root = plan.package_root or package.shared_copy(ledger.objects, code.package, workspace.packages)
     outer = dict(os.environ) if plan.env is None else plan.env
     kept_env, _names = secrets.redact_env(outer)
     changes: dict[str, str | None] = {}
@@ -120,7 +120,7 @@ def _describe(
     changes["PYTHONPATH"] = _path_first(package_root)
     changes["PYTHONUNBUFFERED"] = "1"
     changes["LABASSIST_RUN_DIR"] = str(folder)
-    argv = [sys.executable, *plan.argv[1:]] if plan.argv[0] == "python" else list(plan.argv)
+    _refuse_secret_config(plan.flat)
     machine = environment.machine()
     machine.inode = (folder / "alive").stat().st_ino
     record = Run(
@@ -132,13 +132,13 @@ def _describe(
         seed=plan.seed,
         threads=plan.threads,
         created=now(),
-        argv=secrets.redact_argv(plan.argv),
+        argv=secrets.redact_argv(plan.argv, os.environ),
         cwd=plan.cwd,
         machine=machine,
         code=code,
         profile=plan.profile,
         note=plan.note,
-        config=secrets.redact_config(plan.flat),
+        config=plan.flat,
         env=ledger.objects.put_json(kept_env),
         environment=ledger.objects.put_json(environment.environment()),
         hardware=ledger.objects.put_json(environment.hardware()),
@@ -159,12 +159,33 @@ def _describe(
         "inputs": plan.inputs,
         "resume": _resume(plan),
         "stop_after": plan.stop_after,
-        "argv": argv,
+        "argv": record.argv,
         "root": str(root),
         "cwd": str(root / plan.cwd),
         "env": changes,
     }
     return record, order
+
+
+def _capture(workspace: Workspace, ledger: Ledger, plan: Plan, run_id: str) -> Code:
+    """Return the code of a fresh run. A command needs no repository: the files that it names are kept."""
+    try:
+        return code_capture.capture(workspace.root, ledger.objects, run_id)
+    except NoRepositoryError:
+        if plan.kind != "command":
+            raise
+    files = [workspace.root / plan.cwd / word for word in plan.argv]
+    scripts = [path for path in files if path.is_file()]
+    return code_capture.capture_without_git(scripts, ledger.objects, workspace.root)
+
+
+def _refuse_secret_config(flat: dict[str, Any]) -> None:
+    """A configuration is recorded as it is and handed to the trainer in a file, so it may hold no secret."""
+    for key, value in secrets.redact_config(flat, os.environ).items():
+        if isinstance(value, str) and value.replace("$${", "${") != flat[key]:
+            raise InputError(
+                "looks like a secret", where=key, mend="pass it to the job in an environment variable"
+            )
 
 
 def _resume(plan: Plan) -> dict[str, Any] | None:
@@ -191,8 +212,18 @@ def _write_order(folder: Path, order: dict[str, Any]) -> None:
         os.fsync(fd)
 
 
-def spawn_supervisor(ledger_folder: Path, run_id: str, *options: str, pass_fds: Sequence[int] = ()) -> None:
-    """Start a detached supervisor: its own session, no terminal, output to a file."""
+def spawn_supervisor(
+    ledger_folder: Path,
+    run_id: str,
+    *options: str,
+    argv: Sequence[str] = (),
+    pass_fds: Sequence[int] = (),
+) -> None:
+    """Start a detached supervisor: its own session, no terminal, output to a file.
+
+    The command line goes through the environment, because the order on disk has references where the
+    secrets stood.
+    """
     # -P keeps the working directory off the path; ours goes last, so that it is used only where
     # labassist is not importable anyway (a checkout run in place).
     start = "import sys; sys.path.append(sys.argv.pop(1)); from labassist.runs.supervise import main; main()"
@@ -203,6 +234,7 @@ def spawn_supervisor(ledger_folder: Path, run_id: str, *options: str, pass_fds: 
             [sys.executable, "-P", "-c", start, str(Path(__file__).parents[2])]
             + [str(ledger_folder), run_id, *options],
             cwd=ledger_folder,
+            env={**os.environ, ARGV: json.dumps(list(argv))},
             stdin=subprocess.DEVNULL,
             stdout=fd,
             stderr=fd,

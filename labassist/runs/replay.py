@@ -20,8 +20,7 @@ import msgspec
 from tinydb import where
 
 from labassist.errors import InputError, LedgerError, RestoreError
-from labassist.ledger import code as code_capture
-from labassist.ledger import curves, package, restore, verdict
+from labassist.ledger import curves, gitcmd, package, restore, secrets, verdict
 from labassist.ledger.preflight import Difference, preflight
 from labassist.ledger.records import Code, Origin, Verdict, to_document, to_run
 from labassist.ledger.store import Ledger
@@ -157,11 +156,8 @@ def _plan(
     tree.mkdir()
     root = tree
     if record.code.vcs == "git":
-        repository = code_capture.repository(workspace.root)
-        restore.restore(record.code, ledger.objects, repository, tree)
-        root = tree / workspace.root.relative_to(repository)
-    else:
-        restore.restore_files(record.code, ledger.objects, tree)
+        root = tree / workspace.root.relative_to(gitcmd.repository(workspace.root))
+    restore.restore(record.code, ledger.objects, workspace.root, tree)
     recorded_package = (
         package.capture_package(ledger.objects) if options.current_package else record.code.package
     )
@@ -169,7 +165,7 @@ def _plan(
     return Plan(
         job=record.job,
         kind=record.kind,
-        argv=record.argv,
+        argv=secrets.fill(record.argv, os.environ),
         mode=record.mode,
         seed=record.seed,
         threads=record.threads,

@@ -20,6 +20,7 @@ from typing import Any
 from labassist.ledger.store import Ledger
 from labassist.runs import life
 from labassist.runs.absorb import Absorber, iso, now
+from labassist.runs.launch import ARGV
 
 GRACE_S = 60.0
 """Seconds between the request to stop and the kill, unless LABASSIST_GRACE says otherwise."""
@@ -35,12 +36,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--locks", nargs=2, type=int, metavar=("ALIVE", "SUPERVISED"))
     args = parser.parse_args(argv)
     folder = args.ledger / "runs" / args.run
+    command = json.loads(os.environ.pop(ARGV, "[]"))
     if args.locks:
         alive, supervised = args.locks
         stop = _StopRequest()
         _own(supervised)
         order = json.loads((folder / "order.json").read_text())
-        child = _start(folder, order, alive)
+        child = _start(folder, order, command, alive)
         os.close(alive)
         return _watch(args.ledger, args.run, child, stop)
     taken = life.take(folder / "supervised", patience=0.2)
@@ -103,13 +105,15 @@ def _note_gap(ledger: Ledger, run_id: str, gap: str) -> None:
     _say(f"adopted: nobody watched during {gap}")
 
 
-def _start(folder: Path, order: dict[str, Any], alive: int) -> subprocess.Popen[bytes]:
+def _start(folder: Path, order: dict[str, Any], command: list[str], alive: int) -> subprocess.Popen[bytes]:
     shim = Path(__file__).with_name("shim.py")
     keep = "1" if order["kind"] == "job" else "0"
+    # `python` is whichever interpreter runs labassist: a path would not mean the same elsewhere.
+    argv = [sys.executable, *command[1:]] if command[0] == "python" else command
     log = os.open(folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", str(shim), str(folder), str(alive), keep, "--", *order["argv"]],
+            [sys.executable, "-I", "-S", str(shim), str(folder), str(alive), keep, "--", *argv],
             cwd=order["cwd"],
             env=_environment(order["env"]),
             stdin=subprocess.DEVNULL,
@@ -144,12 +148,11 @@ def _watch(
         time.sleep(_POLL_S)
     if child is not None:
         child.wait()
-    document = absorber.finalise(
+    absorber.finalise(
         stop_asked=stop.asked,
         vanished="the trainer vanished without an exit status",
         seconds=_ended(folder) - began,
     )
-    _say(f"{document['state']} at step {document['step']}")
     return 0
 
 
