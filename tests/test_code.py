@@ -14,10 +14,11 @@ import pytest
 
 from labassist.errors import CodeError, RestoreError
 from labassist.ledger import patches
-from labassist.ledger.code import capture, capture_without_git, describe_change, script_place
+from labassist.ledger.code import capture, capture_without_git, script_place
 from labassist.ledger.gitcmd import repository
 from labassist.ledger.kept import listing
 from labassist.ledger.objects import Objects
+from labassist.ledger.patches import describe_change
 from labassist.ledger.records import Code, Kept
 from labassist.ledger.restore import missing, restore
 

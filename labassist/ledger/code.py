@@ -33,7 +33,7 @@ from labassist.ledger.gitcmd import (
     private,
     split,
 )
-from labassist.ledger.kept import GONE, LINK, code_digest, digest_without_git, listing, put_listing, take_away
+from labassist.ledger.kept import GONE, LINK, code_digest, digest_without_git, put_listing, take_away
 from labassist.ledger.objects import Objects
 from labassist.ledger.records import Code, Kept
 
@@ -47,23 +47,6 @@ SCRIPTS = ".labassist/script/"
 """Where a script from outside the repository stands in a restored tree."""
 
 _CONVERTED = ("text", "crlf", "eol", "ident", "working-tree-encoding")
-_DIFF = (
-    "--binary",
-    "--full-index",
-    "--no-ext-diff",
-    "--no-textconv",
-    "--no-color",
-    "--no-renames",
-    "--src-prefix=a/",
-    "--dst-prefix=b/",
-    "--submodule=short",
-    "--ignore-submodules=none",
-    "--diff-algorithm=myers",
-    "--unified=3",
-    "--inter-hunk-context=0",
-    "--indent-heuristic",
-    "-O/dev/null",
-)
 
 
 class _Entry(NamedTuple):
@@ -95,7 +78,7 @@ def capture(
         raise CodeError(
             "this repository has no commit yet", where=str(repo.top), mend="git add -A && git commit -m start"
         )
-    submodules = _submodules(repo)
+    submodules = repo.submodules()
     with private(repo, repo.head, repo.top, scratch) as git:
         code = _Capture(repo, git, objects, untracked_limit).take(workspace, script)
     for _, module in submodules:
@@ -128,22 +111,6 @@ def script_place(script: Path, base: Path) -> str:
     return SCRIPTS + real.name
 
 
-def describe_change(code: Code, objects: Objects) -> list[str]:
-    """Return a short line for each uncommitted file: `train.py +3 -1`, `notes.txt untracked, 12 bytes`."""
-    lines = [str(change) for change in patches.read(objects.get(code.patch))] if code.patch else []
-    tracked = {kept.path for kept in listing(code.changed, objects)}
-    for kept in listing(code.extra, objects):
-        if kept.path in tracked:
-            continue
-        if kept.stored:
-            lines.append(f"{kept.path} kept whole, {kept.bytes} bytes")
-        elif kept.sha256:
-            lines.append(f"{kept.path} recorded by hash only, {kept.bytes} bytes")
-        else:
-            lines.append(f"{kept.path} recorded by name only")
-    return lines
-
-
 class _Capture:
     """One capture: the steps share the repository, the private git directory and the limits."""
 
@@ -163,7 +130,7 @@ class _Capture:
         untracked = self._untracked(workspace.resolve(), script)
         changes = self._changes(whole)
         self._set_large_aside(changes)
-        patch = self.git.run("diff-tree", "-p", *_DIFF, self.repo.head, self.git.write_tree())
+        patch = self.git.run("diff-tree", "-p", *patches.OPTIONS, self.repo.head, self.git.write_tree())
         self._refuse_secrets(patch)
         for path, entry in sorted(changes.items()):
             if entry.new_mode != GITLINK:
@@ -368,28 +335,6 @@ class _Capture:
         for change in patches.read(patch):
             for finding in secrets.scan("\n".join(text for _, text in change.lines)):
                 _refuse(change.path, change.lines[finding.line - 1][0], finding.kind)
-
-
-def _submodules(repo: Repository) -> list[tuple[str, Repository]]:
-    """Return each submodule that is checked out, nested ones too, by its path. Raises CodeError on a dirty one."""
-    found: list[tuple[str, Repository]] = []
-    for line in split(repo.run("ls-files", "-s", "-z")):
-        facts, _, path = line.partition("\t")
-        folder = repo.top / path
-        if not facts.startswith(GITLINK) or not (folder / ".git").exists():
-            continue
-        module = open_repository(folder, submodule=True)
-        state = module.run("status", "--porcelain", "--untracked-files=all", "--ignore-submodules=none")
-        if state:
-            first = state.decode(errors="replace").splitlines()[0].strip()
-            raise CodeError(
-                f"the submodule has changes that are not committed ({first})",
-                where=path,
-                mend=f"commit them there, or add what is not code to its .gitignore: git -C {path} commit -a",
-            )
-        found.append((path, module))
-        found += [(f"{path}/{name}", nested) for name, nested in _submodules(module)]
-    return found
 
 
 def _read(place: Path, path: str) -> bytes:

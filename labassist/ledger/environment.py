@@ -20,6 +20,7 @@ from labassist.errors import LedgerError
 from labassist.ledger import canonical
 from labassist.ledger.records import Machine
 
+_KNOWN_IDS = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
 _SEARCHED = ("torch", "transformers", "trl", "peft", "bitsandbytes", "accelerate", "datasets", "numpy")
 """Distributions whose versions stand in a run's own document."""
 
@@ -78,7 +79,7 @@ def machine() -> Machine:
     when there is none and none can be kept.
     """
     host = socket.gethostname()
-    for place in (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id")):
+    for place in _KNOWN_IDS:
         with contextlib.suppress(OSError):
             known = place.read_text().strip()
             if re.fullmatch(r"[0-9a-f]{32}", known):

@@ -1,4 +1,4 @@
-"""Read a git patch: which files it changes, and the lines that it adds."""
+"""Read a git patch, and say in a few words what was not committed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,28 @@ import os
 import re
 from dataclasses import dataclass, field
 
+from labassist.ledger.kept import listing
+from labassist.ledger.objects import Objects
+from labassist.ledger.records import Code
+
+OPTIONS = (
+    "--binary",
+    "--full-index",
+    "--no-ext-diff",
+    "--no-textconv",
+    "--no-color",
+    "--no-renames",
+    "--src-prefix=a/",
+    "--dst-prefix=b/",
+    "--submodule=short",
+    "--ignore-submodules=none",
+    "--diff-algorithm=myers",
+    "--unified=3",
+    "--inter-hunk-context=0",
+    "--indent-heuristic",
+    "-O/dev/null",
+)
+"""What makes `git diff-tree -p` write a patch that `read` reads and `git apply` applies, on any machine."""
 _HUNK = re.compile(rb"@@ -\d+(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 
 
@@ -56,6 +78,22 @@ def read(patch: bytes) -> list[Change]:
         elif hunk := _HUNK.match(line):
             at = _hunk(lines, at, hunk, changes[-1])
     return changes
+
+
+def describe_change(code: Code, objects: Objects) -> list[str]:
+    """Return a short line for each uncommitted file: `train.py +3 -1`, `notes.txt untracked, 12 bytes`."""
+    lines = [str(change) for change in read(objects.get(code.patch))] if code.patch else []
+    tracked = {kept.path for kept in listing(code.changed, objects)}
+    for kept in listing(code.extra, objects):
+        if kept.path in tracked:
+            continue
+        if kept.stored:
+            lines.append(f"{kept.path} kept whole, {kept.bytes} bytes")
+        elif kept.sha256:
+            lines.append(f"{kept.path} recorded by hash only, {kept.bytes} bytes")
+        else:
+            lines.append(f"{kept.path} recorded by name only")
+    return lines
 
 
 def _hunk(lines: list[bytes], at: int, head: re.Match[bytes], change: Change) -> int:

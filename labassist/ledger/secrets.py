@@ -36,16 +36,13 @@ ALLOWED_PREFIXES = (
 )
 """Environment variables that can change a result, and so are recorded (with PYTHONHASHSEED)."""
 
-_DENIED_NAMES = {
-    ".netrc",
-    ".pgpass",
-    ".pypirc",
-    ".npmrc",
-    ".git-credentials",
-    ".htpasswd",
-    "credentials.json",
-}
-_DENIED_SUFFIXES = {".pem", ".key", ".p12", ".pfx", ".jks", ".keystore", ".kdbx", ".ppk", ".asc", ".gpg"}
+
+def _words(text: str) -> set[str]:
+    return set(text.split())
+
+
+_DENIED_NAMES = _words(".env .netrc .pgpass .pypirc .npmrc .git-credentials .htpasswd credentials.json")
+_DENIED_SUFFIXES = _words(".env .pem .key .p12 .pfx .jks .keystore .kdbx .ppk .asc .gpg")
 _DENIED_KEYS = re.compile(r"id_(rsa|dsa|ecdsa|ed25519)")
 
 _SHAPES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
@@ -72,35 +69,10 @@ _SHAPES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("private-key", r"-----BEGIN (?:[A-Z0-9]{1,20} ){0,3}PRIVATE KEY(?: BLOCK)?-----"),
     )
 )
-_HINTS: tuple[str, ...] = (
-    "AKIA",
-    "ASIA",
-    "ghp_",
-    "gho_",
-    "ghu_",
-    "ghs_",
-    "ghr_",
-    "github_pat_",
-    "glpat-",
-    "hf_",
-    "api_org_",
+_HINTS = _words(
+    "AKIA ASIA ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ glpat- hf_ api_org_ sk- AIza xox eyJ PRIVATE :// "
+    "oken OKEN key Key KEY ecret ECRET assw ASSW assphrase ASSPHRASE redential REDENTIAL"
 )
-_HINTS += (
-    "sk-",
-    "AIza",
-    "xox",
-    "eyJ",
-    "PRIVATE KEY",
-    "://",
-    "oken",
-    "OKEN",
-    "key",
-    "Key",
-    "KEY",
-    "ecret",
-    "ECRET",
-)
-_HINTS += ("assw", "ASSW", "assphrase", "ASSPHRASE", "redential", "REDENTIAL")
 """Every secret that `_spans` knows has one of these in its line."""
 _URL = re.compile(
     r"(?P<before>[a-z][a-z0-9+.-]{0,20}://[^\s:/@'\"<>{}$]{0,99}:)(?P<value>[^\s/@'\"<>{}$]{1,999})(?=@)",
@@ -112,58 +84,23 @@ _ASSIGNED = re.compile(
 )
 _PLACEHOLDER = re.compile(r"example|placeholder|changeme|your[_-]|xxxx|\*\*\*\*|dummy|[<>{}$]", re.I)
 
-_SECRET_WORDS = {"password", "passwd", "passphrase", "secret", "secrets", "credential", "credentials"}
-_SECRET_WORDS |= {"apikey", "accesskey", "secretkey", "privatekey", "authtoken", "accesstoken"}
-_KEY_KINDS = {
-    "api",
-    "access",
-    "secret",
-    "private",
-    "auth",
-    "encryption",
-    "signing",
-    "ssh",
-    "account",
-    "license",
-}
-_TOKEN_KINDS = {
-    "",
-    "hf",
-    "hub",
-    "api",
-    "auth",
-    "access",
-    "bearer",
-    "github",
-    "gitlab",
-    "gh",
-    "wandb",
-    "secret",
-}
-_TOKEN_KINDS |= {
-    "refresh",
-    "session",
-    "huggingface",
-    "slack",
-    "openai",
-    "anthropic",
-    "comet",
-    "neptune",
-    "login",
-}
-_TOKEN_KINDS |= {
-    "personal",
-    "oauth",
-    "deploy",
-    "user",
-    "bot",
-    "jupyter",
-    "mlflow",
-    "aws",
-    "security",
-    "write",
-}
-_PLAIN = re.compile(r"|true|false|yes|no|none|null|on|off|auto|[-+.\de]+|[<\[].*[>\]]", re.I)
+_SECRET_WORDS = _words(
+    "passphrase secret secrets credential credentials "
+    "apikey accesskey secretkey privatekey authtoken accesstoken"
+)
+_MAKERS = _words(
+    "hf hub huggingface github gitlab gh wandb slack openai anthropic comet neptune mlflow aws azure"
+)
+_KEY_KINDS = _MAKERS | _words("api access secret private auth encryption signing ssh account license")
+_TOKEN_KINDS = _MAKERS | _words(
+    "api auth access bearer secret refresh session login personal oauth deploy user bot jupyter security write"
+)
+_TEXT_TOKENS = _words(
+    "pad eos bos unk mask sep cls special image video audio start end stop prompt next last first new max min "
+    "num per think begin boi eoi sot eot implicit"
+)
+"""What stands before `token` where it is a piece of text."""
+_PLAIN = re.compile(r"|true|false|yes|no|none|null|on|off|auto|[-+.\de]{0,5}|[<\[].*[>\]]", re.I)
 _REFERENCE = re.compile(r"\$\$\{|\$\{([A-Za-z_]\w*)\}")
 _MAX_LINE = 20_000
 """Longer lines are data (base64, minified code): they are searched for the shapes of tokens only."""
@@ -184,9 +121,8 @@ def denied(path: str) -> bool:
         return False
     return (
         name in _DENIED_NAMES
-        or name == ".env"
         or name.startswith(".env.")
-        or PurePosixPath(name).suffix in _DENIED_SUFFIXES | {".env"}
+        or PurePosixPath(name).suffix in _DENIED_SUFFIXES
         or bool(_DENIED_KEYS.match(name))
         or path.endswith((".aws/credentials", ".kaggle/kaggle.json", ".docker/config.json"))
     )
@@ -209,16 +145,18 @@ def secret_name(name: str) -> bool:
     """Say whether a variable, option or key of this name holds a secret.
 
     `HF_TOKEN`, `hub_token`, `--api-key` and `db.password` do; `pad_token`, `tokenizer`, `max_tokens`,
-    `token_ids` and `sort_key` do not.
+    `token_ids` and `sort_key` do not. Of names in capitals, as of variables, any token is one but those of
+    text; of other names only the kinds of token that are known to be secrets.
     """
     spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
     words = ["", *(word for word in re.split(r"[\W_]+", spaced.lower()) if word)]
     last, before = words[-1], words[-2] if len(words) > 1 else ""
-    if last in _SECRET_WORDS:
-        return True
     if last == "key":
         return before in _KEY_KINDS
-    return last == "token" and before in _TOKEN_KINDS
+    if last == "token":
+        known = before in _TOKEN_KINDS or not before
+        return known or (name.isupper() and before not in _TEXT_TOKENS)
+    return last in _SECRET_WORDS or last.endswith(("password", "passwd"))
 
 
 def redact_env(env: Mapping[str, str]) -> tuple[dict[str, str], set[str]]:
@@ -426,7 +364,7 @@ def _spans(line: str) -> Iterator[tuple[str, int, int]]:
         for match in _ASSIGNED.finditer(line):
             group = "quoted" if match["quote"] else "bare"
             if secret_name(match["name"]) and _looks_random(match[group], quoted=group == "quoted"):
-                found.append((match.start(group), match.end(group), "assigned-" + _word(match["name"])))
+                found.append((match.start(group), match.end(group), "assigned-" + _last_word(match["name"])))
     at = 0  # of two that overlap, the one that starts first, and then the longer one
     for start, end, kind in sorted(found, key=lambda span: (span[0], -span[1])):
         if start >= at:
@@ -434,7 +372,7 @@ def _spans(line: str) -> Iterator[tuple[str, int, int]]:
             at = end
 
 
-def _word(name: str) -> str:
+def _last_word(name: str) -> str:
     """Return the last word of a name: password, token, key, secret."""
     return re.split(r"[\W_]+", name.lower())[-1]
 
