@@ -15,12 +15,13 @@ import pytest
 from labassist.errors import CodeError, RestoreError
 from labassist.ledger import patches
 from labassist.ledger.code import capture, capture_without_git, script_place
-from labassist.ledger.gitcmd import repository
+from labassist.ledger.gitcmd import open_repository, private, repository
 from labassist.ledger.kept import listing
 from labassist.ledger.objects import Objects
 from labassist.ledger.patches import describe_change
 from labassist.ledger.records import Code, Kept
 from labassist.ledger.restore import missing, restore
+from labassist.runs.recover import sweep_scratch
 
 Tree = dict[str, tuple[str, bytes]]
 SECRET = "hf_" + "Ab3dEf6hIj9lMn2pQr5tUv8xYz1BcDeFgH"
@@ -681,6 +682,35 @@ def test_a_sha256_repository(objects: Objects, tmp_path: Path) -> None:
     write(top, "b.py", "new\n")
     restore(capture(top, objects, "r"), objects, top, tmp_path / "into")
     assert tree(tmp_path / "into") == tree(top)
+
+
+def test_a_sweep_of_the_scratch_folder_leaves_a_living_capture_alone(repo: Path, tmp_path: Path) -> None:
+    opened, scratch = open_repository(repo), tmp_path / "new" / "scratch"
+    with private(opened, opened.head, repo, scratch) as one:
+        sweep_scratch(scratch)
+        assert one.write_tree()
+    assert list(scratch.iterdir()) == []
+    (scratch / "labassist-git-killed" / "objects").mkdir(parents=True)
+    sweep_scratch(scratch)
+    assert list(scratch.iterdir()) == []
+
+
+def test_variables_of_a_git_hook_do_not_lead_astray(
+    repo: Path, objects: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a run is started by a hook, which git gives its own directories."""
+    write(repo, "train.py", "changed\n")
+    write(repo, "new.py", "new\n")
+    monkeypatch.setenv("GIT_DIR", str(repo / ".git"))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(repo / ".git/index"))
+    monkeypatch.setenv("GIT_OBJECT_DIRECTORY", str(repo / ".git/objects"))
+    monkeypatch.setenv("GIT_EXTERNAL_DIFF", "false")
+    monkeypatch.setenv("GIT_DIFF_OPTS", "-u0")
+    monkeypatch.chdir(repo)
+    before = git_state(repo)
+    restore(capture(repo, objects, "r"), objects, repo, tmp_path / "into")
+    assert git_state(repo) == before
+    assert tree(tmp_path / "into") == tree(repo)
 
 
 def test_a_change_is_described_in_short_lines(repo: Path, objects: Objects) -> None:

@@ -13,6 +13,7 @@ Two ways to run it:
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -226,12 +227,18 @@ def repository(workspace: Path) -> Path:
 
 @contextmanager
 def private(repo: Repository, commit: str, work_tree: Path, scratch: Path | None = None) -> Iterator[Private]:
-    """Make a private git directory at `commit` over `work_tree`, inside `scratch`, and remove it after."""
+    """Make a private git directory at `commit` over `work_tree`, inside `scratch`, and remove it after.
+
+    While it is in use its file `lock` is held, as of every folder there: whoever sweeps the scratch folder
+    after a kill leaves it alone.
+    """
     config = repo.config
     if scratch is not None:
         scratch.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="labassist-git-", dir=scratch))
+    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         (folder / "refs").mkdir()
         (folder / "info").mkdir()
         (folder / "objects" / "info").mkdir(parents=True)
@@ -251,6 +258,7 @@ def private(repo: Repository, commit: str, work_tree: Path, scratch: Path | None
         yield Private(folder, work_tree, wide, settings)
     finally:
         shutil.rmtree(folder)
+        os.close(lock)
 
 
 def copy_index(repo: Repository, into: Private) -> None:
