@@ -164,10 +164,11 @@ def _check_derived(found: Audit, folder: Path, entries: list[Entry], tables: Tab
         head: Head = decode_head((folder / "head").read_bytes())
     except (OSError, msgspec.MsgspecError):
         return  # `verify` names it
-    if entries and head.entries < entries[-1].n - 1:
-        found.problems.append(
-            Problem("head-behind", f"head is at entry {head.entries} of {entries[-1].n}", path="head")
-        )
+    hashes = {entry.n: entry.hash for entry in entries}
+    if head.entries and hashes.get(head.entries) != head.hash:
+        # `verify` names the journal; where that is whole, it is this file that was changed.
+        message = f"it names another entry {head.entries} than the journal holds"
+        found.problems.append(Problem("head-disagrees", message, path="head"))
 
 
 def _check_run(

@@ -109,19 +109,22 @@ def _describe(
     if not code.package:
         code.package = package.capture_package(ledger.objects)
     package_root = plan.package_root or package.shared_copy(ledger.objects, code.package, workspace.packages)
-    outer = dict(os.environ) if plan.env is None else plan.env
-    kept_env, _names = secrets.redact_env(outer)
+    outer = dict(os.environ)
     changes: dict[str, str | None] = {}
     if plan.env is not None:
-        here, _names = secrets.redact_env(dict(os.environ))
+        here, _names = secrets.redact_env(outer)
+        outer = secrets.fill(plan.env, outer)
         changes.update(dict.fromkeys(here))
-        changes.update(secrets.fill(plan.env, dict(os.environ)))
-    changes.update(environment_for(plan.mode, plan.seed, plan.threads))
+        changes.update(outer)
+    ours = environment_for(plan.mode, plan.seed, plan.threads)
+    kept_env, _names = secrets.redact_env({**outer, **ours})
+    changes.update(ours)
     changes["PYTHONPATH"] = _path_first(package_root)
     changes["PYTHONUNBUFFERED"] = "1"
     changes["LABASSIST_RUN_DIR"] = str(folder)
     _refuse_secret_config(plan.flat)
     machine = environment.machine()
+    hardware = environment.hardware()
     machine.inode = (folder / "alive").stat().st_ino
     record = Run(
         id=run_id,
@@ -141,8 +144,8 @@ def _describe(
         config=plan.flat,
         env=ledger.objects.put_json(kept_env),
         environment=ledger.objects.put_json(environment.environment()),
-        hardware=ledger.objects.put_json(environment.hardware()),
-        versions={**environment.versions(), "labassist": __version__},
+        hardware=ledger.objects.put_json(hardware),
+        versions={**environment.versions(hardware), "labassist": __version__},
         outputs=[Kept(path, 0, "", stored=False) for path in plan.outputs],
         resumed_from=plan.resumed_from,
         replay_of=plan.replay_of,

@@ -99,6 +99,8 @@ def replay(
     with _scratch(workspace) as folder:
         say(f"restoring the code of run {original['id']}")
         plan = _plan(workspace, ledger, segments, options, folder)
+        for absent in restore.missing(plan.code or Code("none"), ledger.objects, folder / "tree"):
+            say(f"note: {absent.path} was recorded by name only and is not in the replay's copy")
         run_id = launch(workspace, ledger, plan)
         replayed = follow(run_id)
     found = _compare(ledger, segments, replayed, options)

@@ -1,0 +1,110 @@
+"""Whatever was recorded and is changed later, by one bit, is named by the audit."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+from command import answer, labassist, run_folder, train
+
+from labassist.ledger.audit import audit
+from labassist.workspace import new
+
+pytestmark = pytest.mark.fault
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace with an uncommitted change, two runs, a note and a replay with its verdict."""
+    root = new(tmp_path_factory.mktemp("audit") / "lab").workspace.root
+    train(root)
+    script = root / "labs" / "01-first-loop" / "train.py"
+    script.write_text(script.read_text() + "\n# a change\n")
+    (root / "labs" / "01-first-loop" / "extra.py").write_text("X = 1\n")
+    train(root)
+    labassist("note", "@last", "a note", cwd=root)
+    answer("replay", "@last", cwd=root)
+    return root
+
+
+def test_a_whole_ledger_is_ok_and_what_is_not_covered_is_listed(lab: Path) -> None:
+    found = answer("audit", cwd=lab)
+    assert found["ok"] is True
+    assert found["records"] == 3
+    assert found["checked"]["checkpoints"] == 18
+    assert found["checked"]["commits"] == 3
+    assert all("README" in path or path.startswith("schema/") for path in found["not_covered"]), found[
+        "not_covered"
+    ]
+    assert len(found["head"]) == 64
+
+
+def test_three_hundred_flipped_bits_are_named(lab: Path) -> None:
+    """Every file under the ledger gets its share; one that is listed as not covered need not be named."""
+    ledger = lab / "ledger"
+    uncovered = {path.split(" ")[0] for path in audit(ledger, lab).not_covered}
+    files = [
+        path
+        for path in sorted(ledger.rglob("*"))
+        if path.is_file() and path.stat().st_size and str(path.relative_to(ledger)) not in uncovered
+    ]
+    assert len(files) > 100
+    chance = random.Random(7)
+    unnamed = []
+    for trial in range(300):
+        path = files[trial] if trial < len(files) else chance.choice(files)
+        mode = path.stat().st_mode
+        data = path.read_bytes()
+        at, bit = chance.randrange(len(data)), chance.randrange(8)
+        path.chmod(0o644)
+        path.write_bytes(data[:at] + bytes([data[at] ^ (1 << bit)]) + data[at + 1 :])
+        try:
+            found = audit(ledger, lab)
+        finally:
+            path.write_bytes(data)
+            path.chmod(mode)
+        name = str(path.relative_to(ledger))
+        if name not in {problem.path for problem in found.problems}:
+            unnamed.append((name, at, bit, [problem.code for problem in found.problems]))
+    assert not unnamed
+    assert audit(ledger, lab).ok
+
+
+def test_what_is_gone_is_named(lab: Path, tmp_path: Path) -> None:
+    run = answer("show", "@last", cwd=lab)
+    folder = run_folder(lab, run)
+    for victim, code in (
+        (folder / "metrics-rank0.jsonl", "curve-missing"),
+        (folder / "checkpoints" / "step-00000030", "checkpoint-missing"),
+        (folder / "positions.jsonl", "positions-missing"),
+        (lab / "ledger" / "objects" / run["code"]["patch"], "object-missing"),
+    ):
+        shutil.move(victim, tmp_path / "away")
+        done = labassist("audit", run["id"], cwd=lab, status=1)
+        shutil.move(tmp_path / "away", victim)
+        assert code in done.stdout
+    assert answer("audit", run["id"], cwd=lab)["ok"] is True
+
+
+def test_a_journal_whose_tail_was_cut_is_named(lab: Path) -> None:
+    path = lab / "ledger" / "journal.jsonl"
+    whole = path.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:-3]))
+    try:
+        done = labassist("audit", cwd=lab, status=1)
+    finally:
+        path.write_bytes(whole)
+    assert "journal-cut" in done.stdout
+    assert answer("audit", cwd=lab)["ok"] is True
+
+
+def test_a_commit_that_is_gone_is_named(lab: Path) -> None:
+    shutil.move(lab / ".git", lab / "gone")
+    try:
+        done = labassist("audit", cwd=lab, status=1)
+    finally:
+        shutil.move(lab / "gone", lab / ".git")
+    assert "commit-" in done.stdout

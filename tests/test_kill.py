@@ -1,0 +1,209 @@
+"""kill -9 at any moment: what was committed is resumed from, and the whole equals an undisturbed run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import (
+    QUICK,
+    answer,
+    kill_trainer,
+    labassist,
+    run_folder,
+    train,
+    wait_closed,
+    wait_for_step,
+    wait_until,
+)
+
+from labassist.ledger import curves
+from labassist.ledger.store import Ledger
+from labassist.ledger.verdict import compare
+from labassist.workspace import new
+
+pytestmark = pytest.mark.fault
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace whose first run went through undisturbed."""
+    root = new(tmp_path_factory.mktemp("kill") / "lab").workspace.root
+    train(root)
+    return root
+
+
+def start(lab: Path, *more: str) -> Any:
+    job = ("run", "01-first-loop/train", "--profile", "tiny", *QUICK, *more)
+    return answer(*job, "--detach", cwd=lab)
+
+
+def committed(folder: Path) -> list[int]:
+    return sorted(int(path.parent.name[5:]) for path in folder.glob("checkpoints/step-????????/COMMIT"))
+
+
+def check_resumed(lab: Path, whole: str, killed: Any, steps: int = 60) -> None:
+    """Resume a killed run and hold the lineage against the undisturbed one."""
+    folder = run_folder(lab, killed)
+    before = committed(folder)
+    done = labassist("resume", killed["id"], "--json", cwd=lab)
+    resumed = json.loads(done.stdout)
+    k = before[-1] if before else 0
+    assert f"resumed from step {k}" in done.stderr
+    assert resumed["resumed_from"] == {"run": killed["id"], "step": k}
+    with Ledger.open(lab / "ledger") as ledger:
+        own = curves.read_curve(run_folder(lab, resumed) / "metrics-rank0.jsonl")
+        assert list(own.steps) == list(range(k + 1, steps + 1))
+        ours, theirs = curves.joined(ledger, whole), curves.joined(ledger, resumed["id"])
+        tensors = [
+            ledger.objects.get_json((ledger.checkpoint(run, steps) or {})["manifest"])["tensors"]
+            for run in (whole, resumed["id"])
+        ]
+    found = compare(ours, theirs, (tensors[0], tensors[1]))
+    assert found.verdict == "BITWISE", found
+    assert found.steps == steps
+
+
+def undisturbed(lab: Path) -> str:
+    return str(answer("runs", "--where", "state=finished", cwd=lab)["runs"][0]["id"])
+
+
+@pytest.mark.parametrize("step", [5, 35])
+def test_a_killed_run_resumes_from_its_last_committed_step(lab: Path, step: int) -> None:
+    run = start(lab)
+    wait_for_step(run_folder(lab, run), step)
+    kill_trainer(run_folder(lab, run))
+    killed = wait_closed(lab, run)
+    assert (killed["state"], killed["signal"]) == ("failed", signal.SIGKILL)
+    check_resumed(lab, undisturbed(lab), killed)
+
+
+def test_killed_inside_a_save_the_checkpoint_before_it_stands(lab: Path) -> None:
+    run = start(lab)
+    folder = run_folder(lab, run)
+    wait_until(lambda: list(folder.glob("checkpoints/step-000000[2-9]0.tmp")), "a save in flight")
+    kill_trainer(folder)
+    check_resumed(lab, undisturbed(lab), wait_closed(lab, run))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_twenty_seeded_kills(lab: Path) -> None:
+    chance = random.Random(20261130)
+    for trial in range(20):
+        run = start(lab)
+        folder = run_folder(lab, run)
+        if trial % 4 == 0:
+            save = f"checkpoints/step-000000{chance.randint(1, 6)}0.tmp"
+            wait_until(
+                lambda folder=folder, save=save: list(folder.glob(save)) or (folder / "end.json").exists(),
+                "a save in flight",
+            )
+        else:
+            wait_for_step(folder, chance.randint(1, 58))
+        with contextlib.suppress(ProcessLookupError):  # it finished first
+            kill_trainer(folder)
+        killed = wait_closed(lab, run)
+        if killed["state"] != "finished":
+            check_resumed(lab, undisturbed(lab), killed)
+
+
+@pytest.mark.parametrize(("dropped", "series"), [("rng", "loss"), ("data_position", "batch")])
+def test_without_a_state_the_resumed_run_diverges_at_its_first_step(
+    lab: Path, dropped: str, series: str
+) -> None:
+    run = start(lab)
+    folder = run_folder(lab, run)
+    wait_for_step(folder, 35)
+    kill_trainer(folder)
+    killed = wait_closed(lab, run)
+    k = committed(folder)[-1]
+    script = lab / "labs" / "01-first-loop" / "train.py"
+    text = script.read_text()
+    # The order's `drop` is what an ablation uses: here it is put there by hand, in the job itself.
+    line = "    step = recorder.restore(states)\n"
+    assert line in text
+    drop = f"    import dataclasses\n    recorder.order = dataclasses.replace(order, resume=order.resume and dataclasses.replace(order.resume, drop=({dropped!r},)))\n"
+    script.write_text(text.replace(line, drop + line))
+    try:
+        resumed = answer("resume", killed["id"], cwd=lab)
+    finally:
+        script.write_text(text)
+    with Ledger.open(lab / "ledger") as ledger:
+        found = compare(curves.joined(ledger, undisturbed(lab)), curves.joined(ledger, resumed["id"]), None)
+    assert found.verdict == "DIVERGED"
+    assert found.first_difference is not None
+    assert (found.first_difference["step"], found.first_difference["series"]) == (k + 1, series)
+
+
+def test_ctrl_c_asks_for_a_checkpoint_and_the_resumed_lineage_replays_bitwise(lab: Path) -> None:
+    job = [sys.executable, "-m", "labassist", "run", "01-first-loop/train", "--profile", "tiny", *QUICK]
+    running = subprocess.Popen(job, cwd=lab, stderr=subprocess.PIPE, text=True)
+    assert running.stderr is not None
+    run = {"id": running.stderr.readline().split()[1]}
+    wait_for_step(run_folder(lab, run), 23)
+    running.send_signal(signal.SIGINT)
+    _out, talk = running.communicate()
+    assert running.returncode == 130
+    assert "asked for a checkpoint" in talk
+    stopped = answer("show", run["id"], cwd=lab)
+    assert stopped["state"] == "stopped"
+    assert committed(run_folder(lab, run))[-1] == stopped["step"] < 60
+    check_resumed(lab, undisturbed(lab), stopped)
+    assert answer("replay", "@last", cwd=lab)["verdict"] == "BITWISE"
+    assert answer("replay", "@last", "--segment", cwd=lab)["verdict"] == "BITWISE"
+    assert answer("replay", run["id"], cwd=lab)["verdict"] == "BITWISE"
+
+
+def test_a_finished_or_living_run_is_not_resumed(lab: Path) -> None:
+    assert "finished all" in labassist("resume", undisturbed(lab), cwd=lab, status=2).stderr
+    run = start(lab, "--set=steps=5000")
+    wait_for_step(run_folder(lab, run), 1)
+    assert "alive" in labassist("resume", run["id"], cwd=lab, status=2).stderr
+    assert "still running" in labassist("replay", run["id"], cwd=lab, status=2).stderr
+    labassist("stop", run["id"], cwd=lab)
+    assert wait_closed(lab, run)["state"] == "stopped"
+
+
+def test_without_a_supervisor_the_run_is_adopted_and_keeps_its_exit_status(lab: Path) -> None:
+    run = start(lab, "--set=steps=3000", "--set=every.checkpoint=500")
+    folder = run_folder(lab, run)
+    wait_for_step(folder, 5)
+    os.kill(int((folder / "supervised").read_text()), signal.SIGKILL)
+    wait_until(lambda: not alive(int((folder / "supervised").read_text())), "the supervisor's death")
+    done = labassist("attach", "--json", cwd=lab)
+    assert f"adopted run {run['id']}" in done.stderr
+    assert [one["id"] for one in json.loads(done.stdout)["runs"]] == [run["id"]]
+    kill_trainer(folder)
+    closed = wait_closed(lab, run)
+    assert (closed["state"], closed["signal"]) == ("failed", signal.SIGKILL)
+    assert len(closed["adopted"]) == 1
+
+
+def test_when_everything_is_killed_the_run_is_lost_and_can_be_resumed(lab: Path) -> None:
+    run = start(lab)
+    folder = run_folder(lab, run)
+    wait_for_step(folder, 25)
+    pids = json.loads((folder / "alive").read_text())
+    for pid in (int((folder / "supervised").read_text()), pids["shim"], pids["trainer"]):
+        os.kill(pid, signal.SIGKILL)
+    closed = wait_closed(lab, run)
+    assert closed["state"] == "lost"
+    assert closed["step"] >= 25
+    check_resumed(lab, undisturbed(lab), closed)
+
+
+def alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
