@@ -222,3 +222,10 @@ def test_paint_only_on_a_terminal_that_wants_it(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setenv("TERM", "dumb")
         assert paint("x", "red") == "x"
     os.close(leader)
+
+
+def test_without_a_command_or_a_terminal_it_says_what_works(workspace: Workspace) -> None:
+    result = run(cwd=workspace.root)
+    assert result.returncode == 2
+    assert "needs a terminal" in result.stderr
+    assert result.stderr.count("\n") == 1

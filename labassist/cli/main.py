@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import io
 import os
 import sys
@@ -59,19 +58,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def start(args: argparse.Namespace) -> int:
-    """Run the parsed command; without one start the terminal app, where this installation has it."""
-    status: int
-    if args.handler is not None:
-        status = args.handler(args)
-        return status
-    try:
-        app = importlib.import_module("labassist.app.main")
-    except ModuleNotFoundError as error:
-        if error.name not in ("labassist.app", "labassist.app.main"):
-            raise
-        build_parser().print_help()
-        return 0
-    status = app.main(args)
+    """Run the parsed command; without one start the terminal app."""
+    if args.handler is None:
+        from labassist.app.main import main as app
+
+        return app(args)
+    status: int = args.handler(args)
     return status
 
 
