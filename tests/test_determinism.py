@@ -30,6 +30,7 @@ def test_environment_pins_threads_hash_seed_and_cublas():
     exact = environment_for("exact", 2**32 + 5, 3)
     assert exact["PYTHONHASHSEED"] == "5"
     assert exact["OMP_NUM_THREADS"] == exact["MKL_NUM_THREADS"] == "3"
+    assert exact["OMP_WAIT_POLICY"] == "PASSIVE"
     assert exact["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
     assert "CUBLAS_WORKSPACE_CONFIG" not in environment_for("fast", 5, 3)
 
