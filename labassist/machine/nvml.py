@@ -197,8 +197,11 @@ class Gpu:
 
 
 def mib(size: int) -> int:
-    """Return bytes as the whole MiB that nvidia-smi prints: rounded down (a P100's 16,280.9 shows as 16280)."""
-    return size >> 20
+    """Return bytes as the whole MiB that nvidia-smi prints, rounded to the nearest.
+
+    Measured with driver 580.159 on an H200: 1,010.81 MiB used is printed as 1011.
+    """
+    return (size + (1 << 19)) >> 20
 
 
 def is_own(pid: int, own: frozenset[int]) -> bool | None:
