@@ -39,7 +39,10 @@ def register(sub: Subparsers) -> None:
         help="exact can be replayed bit for bit (default)",
     )
     parser.add_argument(
-        "--threads", type=int, metavar="N", help="CPU threads of the trainer (default: the job's, or every core)"
+        "--threads",
+        type=int,
+        metavar="N",
+        help="CPU threads of the trainer (default: the job's, or every core)",
     )
     parser.add_argument("--detach", action="store_true", help="print the run's id and return at once")
     parser.add_argument("--note", default="", metavar="TEXT", help="a note kept with the run")
@@ -109,7 +112,7 @@ def _job_plan(args: argparse.Namespace, workspace: Workspace) -> Any:
         argv=["python", str(job.script.relative_to(workspace.root))],
         mode=args.mode,
         seed=1337 if args.seed is None else args.seed,
-        threads=args.threads or config.flat.get("threads") or cores(),
+        threads=args.threads or int(config.flat.get("threads", 0)) or cores(),
         profile=config.profile,
         nested=config.nested,
         flat=config.flat,

@@ -176,7 +176,9 @@ class Ledger:
         with self.journal.mutex:
             self.journal.refresh()
             rows = self._tables.documents.get(RUNS, {}).values()
-            found: dict[str, Any] = view.copied(names.resolve(name, [row for row in rows if isinstance(row.get("id"), str)]))
+            found: dict[str, Any] = view.copied(
+                names.resolve(name, [row for row in rows if isinstance(row.get("id"), str)])
+            )
             return found
 
     def save_view(self) -> None:
