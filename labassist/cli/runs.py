@@ -106,13 +106,14 @@ def _job_plan(args: argparse.Namespace, workspace: Workspace) -> Any:
 
     job = load_job(workspace, args.job)
     config = resolve(job, args.profile, args.config, args.sets)
+    wanted = config.flat.get("threads")
     return Plan(
         job=job.name,
         kind="job",
         argv=["python", str(job.script.relative_to(workspace.root))],
         mode=args.mode,
         seed=1337 if args.seed is None else args.seed,
-        threads=args.threads or int(config.flat.get("threads", 0)) or cores(),
+        threads=args.threads or (wanted if isinstance(wanted, int) and wanted > 0 else cores()),
         profile=config.profile,
         nested=config.nested,
         flat=config.flat,
