@@ -44,7 +44,7 @@ def labassist(
 
 def answer(*words: str, cwd: Path, status: int | None = 0, env: dict[str, str] | None = None) -> Any:
     """Return the JSON document that `labassist … --json` prints."""
-    return json.loads(labassist(*words, "--json", cwd=cwd, status=status, env=env).stdout)
+    return json.loads(labassist("--json", *words, cwd=cwd, status=status, env=env).stdout)
 
 
 def train(cwd: Path, *more: str, status: int | None = 0) -> Any:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from labassist.cli.parsing import Subparsers
+    from labassist.ledger.store import Ledger
 
 
 def register(sub: Subparsers) -> None:
@@ -77,11 +78,12 @@ def runs(args: argparse.Namespace) -> int:
 
     _workspace, ledger = opened(args)
     found = select(ledger.runs.all(), args.where, args.sort)
-    emit({"runs": found}, args.json, lambda: runs_table(found) if found else "no runs yet")
+    nothing = "no run matches" if args.where else "no runs yet"
+    emit({"runs": found}, args.json, lambda: runs_table(ledger, found) if found else nothing)
     return 0
 
 
-def runs_table(documents: list[dict[str, Any]]) -> str:
+def runs_table(ledger: Ledger, documents: list[dict[str, Any]]) -> str:
     """Return runs as a table: what a person looks for first stands left."""
     from labassist.cli.output import table
 
@@ -89,7 +91,7 @@ def runs_table(documents: list[dict[str, Any]]) -> str:
     for document in documents:
         loss = document.get("last", {}).get("loss", "")
         verdict = document.get("verdict") or {}
-        state = document["state"] + (" !" if document.get("health") else "")
+        state = _state(ledger, document) + (" !" if document.get("health") else "")
         rows.append(
             [
                 document["id"],
@@ -103,6 +105,19 @@ def runs_table(documents: list[dict[str, Any]]) -> str:
             ]
         )
     return table(["id", "job", "mode", "state", "steps", "loss", "verdict", "note"], rows)
+
+
+def _state(ledger: Ledger, document: dict[str, Any]) -> str:
+    """Return a run's state; of one that only another machine can judge, when it was last seen."""
+    from labassist.ledger.environment import machine
+    from labassist.runs import life
+    from labassist.runs.absorb import iso
+
+    if document["state"] == "running":
+        folder = ledger.run_folder(document["id"])
+        if life.life(folder, document, machine().id) == "unseen":
+            return f"unseen since {iso(life.last_sign(folder))[:16]}Z"
+    return str(document["state"])
 
 
 def summary(document: dict[str, Any]) -> str:

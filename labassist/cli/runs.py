@@ -250,7 +250,7 @@ def attach(args: argparse.Namespace) -> int:
         for document in ledger.running()
         if life.life(ledger.run_folder(document["id"]), document, machine().id) == "alive"
     ]
-    emit({"runs": live}, args.json, lambda: runs_table(live) if live else "no run is alive")
+    emit({"runs": live}, args.json, lambda: runs_table(ledger, live) if live else "no run is alive")
     return 0
 
 
@@ -265,5 +265,6 @@ def opened(args: argparse.Namespace) -> tuple[Workspace, Ledger]:
     ledger = Ledger.open(workspace.ledger, create=True)
     for line in recover(ledger):
         say(f"note: {line}")
-    sweep_scratch(workspace.scratch)
+    if not ledger.readonly:
+        sweep_scratch(workspace.scratch)
     return workspace, ledger

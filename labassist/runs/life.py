@@ -87,6 +87,12 @@ def life(folder: Path, document: dict[str, Any], machine_id: str) -> Life:
     return "alive" if held(folder / "alive") else "over"
 
 
+def last_sign(folder: Path) -> float:
+    """Return when a run last gave a sign of life, in seconds since the epoch; 0 where its folder is gone."""
+    files = [folder / name for name in ("end.json", "metrics-rank0.jsonl", "order.json")]
+    return max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
+
+
 def pids(folder: Path) -> dict[str, int]:
     """Return the pids the shim wrote: `shim` and `trainer`; empty before it did."""
     try:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import time
 from pathlib import Path
 
 from labassist.ledger.environment import machine
@@ -52,23 +51,19 @@ def _close(ledger: Ledger, run_id: str, folder: Path) -> str:
         current = ledger.run(run_id)
         if current is None or current["state"] != "running":
             return ""
-        began = (folder / "order.json").stat().st_mtime if (folder / "order.json").exists() else time.time()
+        order = folder / "order.json"
+        began = order.stat().st_mtime if order.exists() else life.last_sign(folder)
         absorber = Absorber(ledger, run_id, ledger.folder.parent)
         document = absorber.finalise(
             stop_asked=False,
             vanished="trainer and supervisor vanished (killed, or the machine went away)",
-            seconds=max(0.0, _last_sign(folder) - began),
+            seconds=max(0.0, life.last_sign(folder) - began),
         )
     finally:
         os.close(lock)
     word = document["state"]
     hint = f"; go on with: labassist resume {run_id}" if word == "lost" else ""
     return f"closed run {run_id} as {word} at step {document['step']}{hint}"
-
-
-def _last_sign(folder: Path) -> float:
-    files = [folder / name for name in ("end.json", "metrics-rank0.jsonl", "order.json")]
-    return max((file.stat().st_mtime for file in files if file.exists()), default=time.time())
 
 
 def sweep_scratch(scratch: Path) -> None:

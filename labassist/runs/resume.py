@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from labassist.errors import CheckpointError, InputError
+from labassist.ledger.environment import machine
 from labassist.ledger.records import Origin
 from labassist.ledger.store import Ledger
 from labassist.record.inspect import inspect
@@ -35,7 +36,8 @@ def resume(workspace: Workspace, ledger: Ledger, name: str, sets: list[str], not
     """
     document = ledger.find(name)
     run_id = document["id"]
-    if life.held(ledger.run_folder(run_id) / "alive"):
+    folder = ledger.run_folder(run_id)
+    if life.held(folder / "alive"):
         raise InputError(
             "its trainer is alive", where=f"run {run_id}", mend=f"stop it first: labassist stop {run_id}"
         )
@@ -52,6 +54,8 @@ def resume(workspace: Workspace, ledger: Ledger, name: str, sets: list[str], not
             mend="there is nothing to go on with; start a longer one with --set",
         )
     notes: list[str] = []
+    if document["state"] == "running" and life.life(folder, document, machine().id) == "unseen":
+        notes.append("this ledger is a copy of another one, where that run may still be alive")
     origin, path = last_checkpoint(ledger, document, notes)
     flat = dict(document["config"])
     if sets:

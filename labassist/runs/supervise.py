@@ -151,18 +151,9 @@ def _watch(
     absorber.finalise(
         stop_asked=stop.asked,
         vanished="the trainer vanished without an exit status",
-        seconds=_ended(folder) - began,
+        seconds=life.last_sign(folder) - began,
     )
     return 0
-
-
-def _ended(folder: Path) -> float:
-    """Return when the run ended: its end marker, else the last thing that it wrote, else now."""
-    for name in ("end.json", "metrics-rank0.jsonl"):
-        path = folder / name
-        if path.exists():
-            return path.stat().st_mtime
-    return time.time()
 
 
 def _say(line: str) -> None:

@@ -1,0 +1,209 @@
+"""Runs outlive their supervisors, and nobody but the machine that recorded a run may bury it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import (
+    QUICK,
+    answer,
+    kill_trainer,
+    labassist,
+    run_folder,
+    train,
+    wait_closed,
+    wait_for_step,
+    wait_until,
+)
+
+from labassist.ledger import curves
+from labassist.workspace import Workspace
+
+pytestmark = pytest.mark.fault
+
+JOB = ("run", "01-first-loop/train", "--profile", "tiny", *QUICK)
+
+
+def start(workspace: Workspace, *more: str) -> Any:
+    return answer(*JOB, *more, "--detach", cwd=workspace.root)
+
+
+def supervisor(folder: Path) -> int:
+    return int((folder / "supervised").read_text())
+
+
+def gone(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_an_adopted_run_finishes_with_its_own_exit_status_and_a_whole_curve(workspace: Workspace) -> None:
+    run = start(workspace, "--set=steps=400", "--set=every.checkpoint=100")
+    folder = run_folder(workspace.root, run)
+    wait_for_step(folder, 3)
+    os.kill(supervisor(folder), signal.SIGKILL)
+    wait_until(lambda: gone(supervisor(folder)), "the supervisor's death")
+    assert "adopted" in labassist("attach", cwd=workspace.root).stderr
+    closed = wait_closed(workspace.root, run)
+    assert (closed["state"], closed["exit"], closed["step"]) == ("finished", 0, 400)
+    assert len(closed["adopted"]) == 1
+    assert list(curves.read_curve(folder / "metrics-rank0.jsonl").steps) == list(range(1, 401))
+    assert answer("audit", cwd=workspace.root)["ok"] is True
+
+
+def test_an_unwatched_run_that_ended_is_closed_by_its_own_end_marker(workspace: Workspace) -> None:
+    run = start(workspace)
+    folder = run_folder(workspace.root, run)
+    wait_for_step(folder, 3)
+    os.kill(supervisor(folder), signal.SIGKILL)
+    wait_until(lambda: (folder / "end.json").exists(), "the shim's end marker")
+    closed = wait_closed(workspace.root, run)
+    assert (closed["state"], closed["exit"], closed["step"]) == ("finished", 0, 60)
+
+
+def test_sigterm_to_the_supervisor_is_a_request_for_a_checkpoint(workspace: Workspace) -> None:
+    run = start(workspace, "--set=steps=5000", "--set=every.checkpoint=1000")
+    folder = run_folder(workspace.root, run)
+    wait_for_step(folder, 3)
+    os.kill(supervisor(folder), signal.SIGTERM)
+    closed = wait_closed(workspace.root, run)
+    assert closed["state"] == "stopped"
+    assert (folder / "checkpoints" / f"step-{closed['step']:08d}" / "COMMIT").exists()
+
+
+def test_a_trainer_that_will_not_stop_is_killed_after_the_grace_time(workspace: Workspace) -> None:
+    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(600)"
+    run = answer(
+        "run",
+        "--detach",
+        "--",
+        sys.executable,
+        "-c",
+        stubborn,
+        cwd=workspace.root,
+        env={"LABASSIST_GRACE": "0.5"},
+    )
+    folder = run_folder(workspace.root, run)
+    wait_until(
+        lambda: (folder / "log.txt").exists() and b"ready" in (folder / "log.txt").read_bytes(), "the command"
+    )
+    labassist("stop", run["id"], cwd=workspace.root)
+    closed = wait_closed(workspace.root, run)
+    assert (closed["state"], closed["signal"]) == ("stopped", signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("code", "state", "exit_status", "number", "returned"),
+    [
+        ("pass", "finished", 0, None, 0),
+        ("raise SystemExit(7)", "failed", 7, None, 7),
+        ("import os; os.kill(os.getpid(), 9)", "failed", None, 9, 137),
+    ],
+)
+def test_a_command_keeps_its_exit_status(
+    workspace: Workspace, code: str, state: str, exit_status: int | None, number: int | None, returned: int
+) -> None:
+    labassist("run", "--", sys.executable, "-c", code, cwd=workspace.root, status=returned)
+    run = answer("show", "@last", cwd=workspace.root)
+    assert (run["state"], run.get("exit"), run.get("signal")) == (state, exit_status, number)
+
+
+def test_in_a_copy_of_the_ledger_a_living_run_is_only_unseen(workspace: Workspace, tmp_path: Path) -> None:
+    run = start(workspace, "--set=steps=5000", "--set=every.checkpoint=10")
+    folder = run_folder(workspace.root, run)
+    wait_for_step(folder, 25)
+    copy = tmp_path / "copy"
+    shutil.copytree(workspace.root, copy, symlinks=True)
+    assert "unseen since" in labassist("runs", cwd=copy).stdout
+    assert answer("show", run["id"], cwd=copy)["state"] == "running"
+    assert answer("attach", cwd=copy)["runs"] == []
+    assert "running" in labassist("runs", cwd=workspace.root).stdout
+    done = labassist("resume", run["id"], "--set=steps=40", "--json", cwd=copy)
+    assert "may still be alive" in done.stderr
+    assert json.loads(done.stdout)["resumed_from"]["step"] >= 10
+    labassist("stop", run["id"], cwd=workspace.root)
+    assert wait_closed(workspace.root, run)["state"] == "stopped"
+
+
+@pytest.fixture
+def readonly(workspace: Workspace) -> Iterator[Workspace]:
+    """A workspace with one run, on a file system that cannot be written."""
+    train(workspace.root)
+    root = str(workspace.root)
+    if os.getuid() == 0:  # modes do not stop root
+        subprocess.run(["mount", "--bind", root, root], check=True)
+        subprocess.run(["mount", "-o", "remount,bind,ro", root], check=True)
+    else:
+        subprocess.run(["chmod", "-R", "a-w", root], check=True)
+    yield workspace
+    if os.getuid() == 0:
+        subprocess.run(["umount", root], check=True)
+    else:
+        subprocess.run(["chmod", "-R", "u+w", root], check=True)
+
+
+def test_a_read_only_ledger_can_be_read_and_says_why_it_records_nothing(readonly: Workspace) -> None:
+    assert "finished" in labassist("runs", cwd=readonly.root).stdout
+    assert answer("show", "@last", cwd=readonly.root)["step"] == 60
+    assert answer("audit", cwd=readonly.root)["ok"] is True
+    done = labassist(*JOB, cwd=readonly.root, status=2)
+    assert len(done.stderr.splitlines()) == 1
+    assert "cannot record here" in done.stderr
+    done = labassist("note", "@last", "x", cwd=readonly.root, status=2)
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_flooded_log_is_shown_inert(workspace: Workspace) -> None:
+    flood = (
+        "import sys\n"
+        "line = b'\\x1b[31mred\\x1b]0;title\\x07\\x1b[2J ' + b'x' * 200 + b'\\n'\n"
+        "for _ in range(100): sys.stdout.buffer.write(line * 4700)\n"
+        "sys.stdout.buffer.write(b'no newline at the end')\n"
+    )
+    labassist("run", "--", sys.executable, "-c", flood, cwd=workspace.root)
+    run = answer("show", "@last", cwd=workspace.root)
+    assert (run_folder(workspace.root, run) / "log.txt").stat().st_size > 100_000_000
+    shown = subprocess.Popen(
+        [sys.executable, "-m", "labassist", "logs", "@last"], cwd=workspace.root, stdout=subprocess.PIPE
+    )
+    assert shown.stdout is not None
+    first = shown.stdout.read(1_000_000)
+    shown.kill()
+    shown.wait()
+    shown.stdout.close()
+    assert b"\x1b" not in first
+    assert b"\x07" not in first
+    assert first.startswith(b"red xxx")
+
+
+def test_two_runs_at_once_do_not_mix(workspace: Workspace) -> None:
+    runs = [start(workspace, f"--set=optim.lr=0.00{n}") for n in (1, 2)]
+    closed = [wait_closed(workspace.root, run) for run in runs]
+    assert [run["state"] for run in closed] == ["finished", "finished"]
+    for run in closed:
+        assert list(curves.read_curve(run_folder(workspace.root, run) / "metrics-rank0.jsonl").steps) == [
+            *range(1, 61)
+        ]
+    assert closed[0]["last"]["loss"] != closed[1]["last"]["loss"]
+    assert answer("audit", cwd=workspace.root)["ok"] is True
+
+
+def test_a_trainer_killed_alone_is_failed_with_its_signal(workspace: Workspace) -> None:
+    run = start(workspace, "--set=steps=5000")
+    folder = run_folder(workspace.root, run)
+    wait_for_step(folder, 2)
+    kill_trainer(folder, signal.SIGSEGV)
+    closed = wait_closed(workspace.root, run)
+    assert (closed["state"], closed["signal"]) == ("failed", signal.SIGSEGV)
