@@ -13,8 +13,10 @@ import time
 from collections.abc import Iterable
 from typing import ClassVar
 
+from textual import on
 from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.driver import Driver
 from textual.message import Message
 from textual.theme import Theme
 
@@ -71,6 +73,7 @@ class LabApp(App[int], inherit_bindings=False):
         self.machine: messages.MachineSampled | None = None
         self.replays: dict[str, messages.ReplayMoved] = {}
         """The newest word of each replay that this app started."""
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.farewell = ""
         """Printed when the screen is left."""
         self._attributes = termios.tcgetattr(0) if sys.__stdin__ and sys.__stdin__.isatty() else None
@@ -83,10 +86,11 @@ class LabApp(App[int], inherit_bindings=False):
 
     def on_mount(self) -> None:
         """Answer to the signals of a lost connection; begin to read once the first frame stands."""
-        loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
         if threading.current_thread() is threading.main_thread():
+            # Not the loop's own handlers: the loop stands still while a stalled terminal takes no output.
             for number in (signal.SIGHUP, signal.SIGTERM):
-                loop.add_signal_handler(number, self._leave_for, number)
+                signal.signal(number, lambda number, _frame: self.leave_for(number))
         self.call_after_refresh(self._settled)
 
     def _settled(self) -> None:
@@ -94,8 +98,8 @@ class LabApp(App[int], inherit_bindings=False):
         gc.freeze()  # what is loaded now stays: later collections need not look at it
         self.desk.start()
 
-    def _leave_for(self, number: int) -> None:
-        """End after a signal, with the status that a shell gives it."""
+    def leave_for(self, number: int) -> None:
+        """End after a signal, with the status that a shell gives it. May be called on any thread."""
         status = 128 + number
 
         def by_hand() -> None:
@@ -105,7 +109,8 @@ class LabApp(App[int], inherit_bindings=False):
             os._exit(status)
 
         threading.Thread(target=by_hand, daemon=True).start()
-        self.exit(status, return_code=status)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(lambda: self.exit(status, return_code=status))
 
     def action_leave(self) -> None:
         """Leave; say what goes on without us."""
@@ -117,6 +122,11 @@ class LabApp(App[int], inherit_bindings=False):
     def on_unmount(self) -> None:
         """Let the desk end."""
         self.desk.stop()
+
+    @on(Driver.SignalResume)
+    def _resumed(self) -> None:
+        """Paint all of the screen again after `fg`."""
+        self.screen.refresh(layout=True)
 
     # --- what the desk says: kept here, shown by whatever screen is in front
 

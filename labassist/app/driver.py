@@ -6,8 +6,10 @@ import codecs
 import contextlib
 import os
 import select
+import signal
 import sys
 import termios
+from collections.abc import Callable
 from typing import Any
 
 from textual._xterm_parser import XTermParser
@@ -25,6 +27,7 @@ class TerminalDriver(LinuxDriver):
 
     def __init__(self, app: Any, **options: Any) -> None:
         super().__init__(app, **options)
+        self._hang_up: Callable[[int], None] = app.leave_for
         self._file = sys.__stdout__
 
     def run_input_thread(self) -> None:
@@ -39,7 +42,7 @@ class TerminalDriver(LinuxDriver):
                 except OSError:  # EIO: the other end of the pseudo-terminal is closed
                     data = b""
                 if not data:
-                    self._app.call_later(self._app.exit)
+                    self._hang_up(signal.SIGHUP)
                     return
                 for event in parser.feed(decode(data)):
                     self.process_message(event)

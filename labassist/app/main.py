@@ -28,6 +28,9 @@ def main(args: argparse.Namespace) -> int:
             mend=f"set TERM, as TERM=xterm-256color; {SMALL_COMMANDS}",
         )
     workspace = Workspace.find(args.workspace)
+    for name in ("COLUMNS", "LINES"):
+        # Some shells export them; they would be believed over the terminal, and no resize would be seen.
+        os.environ.pop(name, None)
     # Collecting garbage while modules load costs a tenth of the start and frees nothing.
     gc.disable()
     from labassist.app.app import LabApp

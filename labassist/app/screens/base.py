@@ -74,8 +74,8 @@ class LabScreen(Screen[Any]):
         """Draw with the characters that the terminal has."""
         self.set_class(self.lab.plain, "-plain")
         self.query_one("#small", Lines).show(
-            [("labassist needs at least 40 by 10 cells", "plain")],
-            [("make the terminal larger, or q", "dim")],
+            [("too small for labassist:", "plain")],
+            [("it needs 40 by 10 cells", "plain")],
         )
 
     def on_screen_resume(self) -> None:

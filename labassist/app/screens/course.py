@@ -87,11 +87,13 @@ class CourseScreen(LabScreen):
     def title_line(self) -> list[Line]:
         """Return the workspace and how much has been recorded."""
         runs = self.lab.runs
-        parts: list[Line] = [[("labassist", "strong")], [(_home(self.lab.workspace.root), "plain")]]
+        parts: list[Line] = [[("labassist", "strong")]]
         if runs is not None:
-            parts.append([(_count(len(runs.runs), "run"), "dim")])
+            parts.append([(_count(len(runs.runs), "run"), "plain")])
             if runs.readonly:
                 parts.append([(f"{self.lab.signs.alarm} read-only: nothing is written", "warn")])
+        room = self.size.width - 4 - words.length(fitted(parts, self.size.width))
+        parts.append([(_ending(_home(self.lab.workspace.root), room), "dim")])
         return parts
 
     def can(self, action: str) -> bool:
@@ -288,6 +290,11 @@ def _home(path: Path) -> str:
         return f"~/{path.relative_to(Path.home())}"
     except ValueError:
         return str(path)
+
+
+def _ending(path: str, room: int) -> str:
+    """Return a path, or the end of it that fits."""
+    return path if len(path) <= room else f"~{path[len(path) - room + 1 :]}"
 
 
 def _count(number: int, noun: str) -> str:

@@ -1,0 +1,240 @@
+"""The app in a real terminal: what a person types, what a lost connection does, what is left behind."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from terminal import APP, Terminal, needs_tmux, terminal
+
+from labassist.ledger.store import Ledger
+from labassist.workspace import Workspace
+
+pytestmark = [pytest.mark.slow, needs_tmux]
+
+SIZES = [(80, 24), (160, 50)]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with a short name: a socket's path has at most 107 characters."""
+    made = Path(tempfile.mkdtemp(prefix="lab"))
+    yield made
+    shutil.rmtree(made, ignore_errors=True)
+
+
+def start_tiny(shown: Terminal) -> None:
+    """Start the first job from the Course screen by keys alone."""
+    shown.wait("01-first-loop/train", "enter run")
+    shown.keys("Enter")
+    shown.wait("with which numbers?", "▸ tiny")
+    shown.keys("Enter")
+
+
+def start_again(shown: Terminal) -> None:
+    """Start the app again in a terminal that a kill -9 has left in raw mode."""
+    shown.type("stty sane; clear; " + APP)
+    shown.keys("C-j")
+
+
+@pytest.mark.parametrize("size", SIZES, ids=["80x24", "160x50"])
+def test_golden_path_by_keys_alone(folder: Path, workspace: Workspace, size: tuple[int, int]) -> None:
+    with terminal(folder, workspace.root, APP, size=size) as shown:
+        shown.wait("Welcome")
+        start_tiny(shown)
+        shown.wait("running", "s stop after checkpoint")
+        shown.wait("✓ finished", "step 120/120", "y replay", deadline=240)
+        shown.keys("y")
+        shown.wait("replaying")
+        screen = shown.wait("✓ BITWISE", "compared 120 steps", deadline=240)
+        assert "█" in screen  # in large letters too
+        shown.keys("q")
+        shown.wait("enter run", "BITWISE")
+        shown.keys("l")
+        shown.wait("Ledger  2 runs", "finished", "BITWISE")
+        shown.keys("q")
+        shown.wait("enter run")
+        shown.keys("q")
+        shown.wait("shell>")
+        assert shown.flag("alternate_on") == "0"
+    with Ledger.open(workspace.ledger) as ledger:
+        replay = ledger.runs.all()[-1]
+        assert replay["verdict"]["verdict"] == "BITWISE"
+        assert replay["verdict"]["steps"] == 120
+
+
+def test_the_ledger_replays_with_progress_and_verdict(folder: Path, workspace: Workspace) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "labassist", "run", "01-first-loop/train", "--profile", "tiny"],
+        cwd=workspace.root,
+        check=True,
+        capture_output=True,
+    )
+    with terminal(folder, workspace.root, APP) as shown:
+        shown.wait("1 run")
+        shown.keys("l")
+        shown.wait("Ledger  1 run", "r replay")
+        shown.keys("r")
+        shown.wait("replaying", "/120", deadline=120)
+        shown.wait("✓ BITWISE", "compared 120 steps", deadline=240)
+
+
+@pytest.mark.fault
+def test_a_killed_app_comes_back_to_the_same_run(folder: Path, workspace: Workspace) -> None:
+    with terminal(folder, workspace.root, APP) as shown:
+        start_tiny(shown)
+        before = shown.wait("running", "step 1")
+        run = re.search(r"run (\w{6})", before)
+        assert run
+        os.kill(shown.pid(), signal.SIGKILL)
+        shown.wait("shell>")
+        start_again(shown)
+        shown.wait("Live: " + run[1])
+        shown.keys("o")
+        shown.wait(f"run {run[1]}", "running")
+        shown.wait("✓ finished", "step 120/120", deadline=240)
+    with Ledger.open(workspace.ledger) as ledger:
+        (document,) = ledger.runs.all()
+        assert document["state"] == "finished"
+        assert document["step"] == 120
+
+
+@pytest.mark.fault
+def test_a_replay_survives_the_app(folder: Path, workspace: Workspace) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "labassist", "run", "01-first-loop/train", "--profile", "tiny"],
+        cwd=workspace.root,
+        check=True,
+        capture_output=True,
+    )
+    with terminal(folder, workspace.root, APP) as shown:
+        shown.wait("1 run")
+        shown.keys("o")
+        shown.wait("y replay")
+        shown.keys("y")
+        shown.wait("losses so far, each equal", deadline=120)
+        os.kill(shown.pid(), signal.SIGKILL)
+        shown.wait("shell>")
+        start_again(shown)
+        shown.wait("enter run", "2 runs")
+        shown.keys("l")
+        shown.wait("Ledger")
+        shown.keys("Down")
+        shown.keys("Enter")
+        shown.wait("BITWISE", "compared 120 steps", deadline=240)
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM], ids=["SIGHUP", "SIGTERM"])
+def test_a_signal_restores_the_terminal(folder: Path, workspace: Workspace, number: signal.Signals) -> None:
+    with terminal(folder, workspace.root, APP + "; echo left with $?") as shown:
+        shown.wait("enter run")
+        assert shown.flag("alternate_on") == "1"
+        assert "-echo " in shown.settings()
+        os.kill(shown.pid(), number)
+        shown.wait(f"left with {128 + number}")
+        assert shown.flag("alternate_on") == "0"
+        assert shown.flag("cursor_flag") == "1"
+        assert "-echo " not in shown.settings()
+        assert "-icanon" not in shown.settings()
+
+
+@pytest.mark.fault
+def test_a_terminal_that_is_gone_ends_the_app(workspace: Workspace) -> None:
+    """No SIGHUP comes where the terminal is not the app's own: only the end of the input tells."""
+    master, slave = pty.openpty()
+    app = subprocess.Popen(
+        [sys.executable, "-m", "labassist"],
+        cwd=workspace.root,
+        stdin=slave,
+        stdout=slave,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        env={**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"},
+    )
+    os.close(slave)
+    seen = b""
+    end = time.monotonic() + 30
+    while b"first-loop" not in seen:
+        assert time.monotonic() < end, seen
+        if select.select([master], [], [], 0.5)[0]:
+            seen += os.read(master, 65536)
+    os.close(master)
+    try:
+        app.wait(timeout=20)
+    finally:
+        app.kill()
+
+
+@pytest.mark.fault
+def test_resizing_to_little_and_back(folder: Path, workspace: Workspace) -> None:
+    with terminal(folder, workspace.root, APP) as shown:
+        shown.wait("enter run", "Welcome")
+        shown.resize(60, 15)
+        shown.wait("01-first-loop/train", "enter run", "q quit")
+        shown.resize(30, 8)
+        shown.wait("needs 40 by 10 cells")
+        shown.resize(160, 50)
+        shown.wait("what it does", "enter run", "Welcome")
+        shown.resize(80, 24)
+        shown.wait("01-first-loop/train", "enter run", "Welcome")
+        shown.keys("q")
+        shown.wait("shell>")
+
+
+@pytest.mark.fault
+def test_suspended_and_brought_back(folder: Path, workspace: Workspace) -> None:
+    with terminal(folder, workspace.root, APP) as shown:
+        shown.wait("enter run")
+        shown.keys("C-z")
+        shown.wait("shell>")
+        shown.type("fg")
+        shown.keys("Enter")
+        shown.wait("enter run", "01-first-loop/train")
+        shown.keys("q")
+        shown.wait("shell>")
+
+
+def test_an_ascii_terminal_gets_ascii(folder: Path, workspace: Workspace) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "labassist", "run", "01-first-loop/train", "--profile", "tiny"],
+        cwd=workspace.root,
+        check=True,
+        capture_output=True,
+    )
+    with terminal(folder, workspace.root, APP, env={"LC_ALL": "C", "LANG": "C"}) as shown:
+        assert shown.wait("enter run", "+ 01-first-loop/train").isascii()
+        shown.keys("o")
+        assert shown.wait("+ finished", "step 120/120").isascii()
+        shown.keys("l")
+        assert shown.wait("Ledger  1 run").isascii()
+        shown.keys("?")
+        assert shown.wait("Keys").isascii()
+
+
+def test_two_apps_on_one_workspace_see_one_run(folder: Path, workspace: Workspace) -> None:
+    (folder / "a").mkdir()
+    (folder / "b").mkdir()
+    with (
+        terminal(folder / "a", workspace.root, APP) as one,
+        terminal(folder / "b", workspace.root, APP) as other,
+    ):
+        other.wait("enter run")
+        start_tiny(one)
+        one.wait("running")
+        other.wait("Live:")
+        other.keys("o")
+        other.wait("running", "step ")
+        for shown in (one, other):
+            shown.wait("✓ finished", "step 120/120", deadline=240)
