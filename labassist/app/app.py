@@ -139,9 +139,8 @@ class LabApp(App[int], inherit_bindings=False):
         self.desk.watch([run for screen in self.lab_screens() for run in screen.watching], afresh)
 
     def _tell(self, message: Message) -> None:
-        # A screen behind another one hears too: a curve must not miss points while the help is read.
         for screen in self.lab_screens():
-            screen.hear(message)
+            screen.tell(message)
 
     def on_runs_changed(self, message: messages.RunsChanged) -> None:
         """Keep and show what the ledger holds."""

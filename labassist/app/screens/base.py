@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
-from textual.css.query import NoMatches
 from textual.message import Message
 from textual.screen import Screen
 from textual.widget import Widget
@@ -35,6 +34,8 @@ class LabScreen(Screen[Any]):
 
     def __init__(self) -> None:
         super().__init__()
+        self._laid_out = False
+        self._missed: list[messages.RunGrew] = []
         for binding in actions.bindings(self.NAME):
             for key in binding.key.split(","):
                 self._bindings.bind(key, binding.action, binding.description, show=False)
@@ -72,16 +73,32 @@ class LabScreen(Screen[Any]):
 
     def on_mount(self) -> None:
         """Draw with the characters that the terminal has."""
+        self._laid_out = True
         self.set_class(self.lab.plain, "-plain")
         self.query_one("#small", Lines).show(
             [("too small for labassist:", "plain")],
             [("it needs 40 by 10 cells", "plain")],
         )
 
+    def tell(self, message: Message) -> None:
+        """Hear now, or when this screen is in front again: Textual would repaint all for a screen behind."""
+        if self.app.screen is self and self._laid_out:
+            self.hear(message)
+        elif isinstance(message, messages.RunGrew):
+            self._missed.append(message)  # a curve must not miss points while the help is read
+
     def on_screen_resume(self) -> None:
         """Catch up with what happened while another screen was in front."""
         self.lab.follow()
-        self.refresh_lines()
+        if self._laid_out:
+            missed, self._missed = self._missed, []
+            for message in missed:
+                self.hear(message)
+            self.catch_up()
+            self.refresh_lines()
+
+    def catch_up(self) -> None:
+        """Show what the app knows now."""
 
     def on_resize(self) -> None:
         """Fit title and keys to the width."""
@@ -97,12 +114,10 @@ class LabScreen(Screen[Any]):
 
     def refresh_lines(self) -> None:
         """Write the title and the bottom line anew."""
-        try:
-            title, keys = self.lines("#title"), self.lines("#keys")
-        except NoMatches:  # not composed yet
+        if not self._laid_out:
             return
-        title.show(fitted(self.title_line(), max(0, self.size.width - 2)))
-        keys.show(self.key_line(max(0, self.size.width - 2)))
+        self.lines("#title").show(fitted(self.title_line(), max(0, self.size.width - 2)))
+        self.lines("#keys").show(self.key_line(max(0, self.size.width - 2)))
 
     def key_line(self, width: int) -> Line:
         """Return the keys that work now; the last two (help and the way out) always have room."""

@@ -80,9 +80,7 @@ class CourseScreen(LabScreen):
         """Read the jobs: small files, wanted in the first frame."""
         super().on_mount()
         self._rows = read_jobs(self.lab.workspace)
-        self._fold()
-        self.query_one(Rows).show(self._rows)
-        self._about()
+        self.catch_up()
 
     def title_line(self) -> list[Line]:
         """Return the workspace and how much has been recorded."""
@@ -110,13 +108,9 @@ class CourseScreen(LabScreen):
         """Take what the desk says."""
         super().hear(message)
         if isinstance(message, messages.RunsChanged):
-            self._fold()
-            self.query_one(Rows).show(self._rows)
             self.lab.follow()
-            self._about()
+            self.catch_up()
             self.refresh_lines()
-            if self._live() is None:
-                self.lines("#live").show([])
         elif isinstance(message, messages.RunGrew):
             if message.run == self._live() and not message.loading:
                 self._show_live(message)
@@ -127,6 +121,15 @@ class CourseScreen(LabScreen):
             self.notice([])
         elif isinstance(message, messages.Notice):
             self._starting = ""
+
+    def catch_up(self) -> None:
+        """Count the runs anew."""
+        self._fold()
+        self.query_one(Rows).show(self._rows)
+        self._about()
+        if self._live() is None:
+            self.lines("#live").show([])
+        self._show_machine()
 
     def on_resize(self) -> None:
         """Fit the machine's line too."""

@@ -98,10 +98,8 @@ class LedgerScreen(LabScreen):
         """Take what the desk says."""
         super().hear(message)
         if isinstance(message, messages.RunsChanged):
-            if self._query:
-                self.lab.desk.find(self._query)
-            self._show_rows()
             self.lab.follow()
+            self.catch_up()
         elif isinstance(message, messages.Found) and message.text == self._query:
             self._found = message.runs
             self.notice([("! ", "bad"), (message.problem, "plain")] if message.problem else [])
@@ -115,6 +113,12 @@ class LedgerScreen(LabScreen):
             self._show_verdict()
             self.query_one(Rows).repaint()
             self.refresh_lines()
+
+    def catch_up(self) -> None:
+        """List what is known now."""
+        if self._query:
+            self.lab.desk.find(self._query)
+        self._show_rows()
 
     # --- keys
 

@@ -123,9 +123,13 @@ class RunScreen(LabScreen):
         elif isinstance(message, messages.MachineSampled):
             self._show_machine()
         elif isinstance(message, (messages.RunsChanged, messages.ReplayMoved)):
-            self._seek_replay()
-            self._show_verdict()
+            self.catch_up()
             self.refresh_lines()
+
+    def catch_up(self) -> None:
+        """Look for a replay that goes on, or has ended."""
+        self._seek_replay()
+        self._show_verdict()
 
     def on_resize(self) -> None:
         """Fit every line."""
@@ -336,7 +340,9 @@ class RunScreen(LabScreen):
             return
         shown = self._log[-room:]
         skipped = f" (the end of it; {self._skipped:,} bytes before are in log.txt)" if self._skipped else ""
-        widget.border_title = f"log{skipped}"
+        title = f"log{skipped}"
+        if widget.border_title != title:
+            widget.border_title = title
         widget.show(*[[(words.plain(text) if self.lab.plain else text, "plain")] for text in shown])
 
     def _show_verdict(self) -> None:
