@@ -152,6 +152,9 @@ def test_nan_is_recorded_bit_for_bit_and_marks_the_run(lab: Path) -> None:
     assert run["last"]["loss"].startswith("nan:")
     assert "finished !" in labassist("runs", cwd=lab).stdout
     assert answer("replay", run["id"], cwd=lab)["verdict"] == "BITWISE"
+    stopped = train(lab, "--set=optim.lr=1e30", "--set=clip=off", "--set=on_nan=stop")
+    assert (stopped["state"], stopped["exit"]) == ("stopped", 0)
+    assert "stopped itself: loss is nan" in stopped["reason"]
 
 
 def test_where_the_machine_differs_the_replay_says_so_and_does_not_run(lab: Path) -> None:

@@ -230,8 +230,14 @@ class Absorber:
             return {"state": word, "signal": number, "reason": f"killed by signal {number}"}
         if status:
             return {"state": "failed", "exit": status, "reason": f"exit status {status}"}
-        state = "stopped" if stopped else "finished"
-        return {"state": state, "exit": 0, "reason": "asked to stop" if stopped else ""}
+        if not stopped:
+            return {"state": "finished", "exit": 0, "reason": ""}
+        own = self.health and not stop_asked
+        return {
+            "state": "stopped",
+            "exit": 0,
+            "reason": f"stopped itself: {self.health}" if own else "asked to stop",
+        }
 
     def _curve_seals(self, upto: int | None = None) -> Iterator[tuple[str, Seal]]:
         for path in sorted(self.folder.glob("metrics-rank*.jsonl")):
