@@ -18,31 +18,15 @@ from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.message import Message
-from textual.theme import Theme
 
 from labassist.app import messages
 from labassist.app.desk import Desk
 from labassist.app.driver import TerminalDriver, restore_terminal
+from labassist.app.palette import THEME
 from labassist.app.screens.base import LabScreen
 from labassist.app.screens.course import CourseScreen
 from labassist.app.words import Signs, short, signs
 from labassist.workspace import Workspace
-
-THEME = Theme(
-    name="labassist",
-    primary="#5fafff",
-    secondary="#87afd7",
-    accent="#d787d7",
-    success="#87d787",
-    warning="#ffd75f",
-    error="#ff8787",
-    foreground="#d0d0d0",
-    background="#121212",
-    surface="#1c1c1c",
-    panel="#262626",
-    dark=True,
-    variables={"here": "#2b3f55"},
-)
 
 GRACE_S = 2.0
 """Seconds for an orderly end after a signal; then the terminal is restored by hand."""

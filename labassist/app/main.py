@@ -33,7 +33,14 @@ def main(args: argparse.Namespace) -> int:
         os.environ.pop(name, None)
     # Collecting garbage while modules load costs a tenth of the start and frees nothing.
     gc.disable()
+    # asyncio takes ssl along where it is there; nothing here speaks TLS, and it is a twentieth of the start.
+    tls = sys.modules.get("ssl")
+    if tls is None:
+        sys.modules["ssl"] = None  # type: ignore[assignment]
     from labassist.app.app import LabApp
+
+    if tls is None:
+        del sys.modules["ssl"]
 
     app = LabApp(workspace, plain=args.ascii or not speaks_unicode())
     status = app.run(mouse=False)

@@ -36,6 +36,13 @@ class LabScreen(Screen[Any]):
         super().__init__()
         self._laid_out = False
         self._missed: list[messages.RunGrew] = []
+        # From the start, or the first resize would style every widget a second time.
+        width, height = self.app.size
+        self.add_class(
+            *self._get_breakpoint_classes(width, self.app.HORIZONTAL_BREAKPOINTS or []),
+            *self._get_breakpoint_classes(height, self.app.VERTICAL_BREAKPOINTS or []),
+        )
+        self.set_class(self.lab.plain, "-plain")
         for binding in actions.bindings(self.NAME):
             for key in binding.key.split(","):
                 self._bindings.bind(key, binding.action, binding.description, show=False)
@@ -72,9 +79,8 @@ class LabScreen(Screen[Any]):
             self.notice(message.line)
 
     def on_mount(self) -> None:
-        """Draw with the characters that the terminal has."""
+        """Write what stands where there is no room for the rest."""
         self._laid_out = True
-        self.set_class(self.lab.plain, "-plain")
         self.query_one("#small", Lines).show(
             [("too small for labassist:", "plain")],
             [("it needs 40 by 10 cells", "plain")],

@@ -3,34 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from rich.segment import Segment
 from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
+from labassist.app.palette import STYLES
 from labassist.app.words import Line, length
-
-KINDS = ("plain", "dim", "strong", "good", "warn", "bad", "key")
 
 
 class Lines(Widget):
     """Shows lines from the top; what is longer than the widget is wide is cut at its right edge."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {f"lines--{kind}" for kind in KINDS}
-
-    DEFAULT_CSS = """
-    Lines {
-        height: 1;
-        & > .lines--dim { color: $text-muted; }
-        & > .lines--strong { text-style: bold; }
-        & > .lines--good { color: $text-success; text-style: bold; }
-        & > .lines--warn { color: $text-warning; text-style: bold; }
-        & > .lines--bad { color: $text-error; text-style: bold; }
-        & > .lines--key { color: $text-primary; text-style: bold; }
-    }
-    """
+    DEFAULT_CSS = "Lines { height: 1; }"
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
@@ -69,12 +55,11 @@ class Lines(Widget):
         return painted(self, line, self.size.width)
 
 
-def painted(widget: Widget, line: Line, width: int, prefix: str = "lines") -> Strip:
-    """Return a line in the styles of a widget's component classes, cut or filled to `width` cells."""
-    segments = [
-        Segment(text, widget.get_component_rich_style(f"{prefix}--{kind}")) for text, kind in line if text
-    ]
-    return Strip(segments).adjust_cell_length(width, widget.get_component_rich_style(f"{prefix}--plain"))
+def painted(widget: Widget, line: Line, width: int) -> Strip:
+    """Return a line laid over a widget's own style, cut or filled to `width` cells."""
+    own = widget.rich_style
+    segments = [Segment(text, own + STYLES[kind]) for text, kind in line if text]
+    return Strip(segments).adjust_cell_length(width, own)
 
 
 def fitted(pieces: Sequence[Line], width: int, gap: str = "  ") -> Line:

@@ -14,7 +14,7 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from labassist.app.widgets.lines import KINDS
+from labassist.app.palette import HERE, STYLES
 from labassist.app.words import Piece
 
 
@@ -41,26 +41,7 @@ class Rows(Widget, can_focus=True):
     Posts `Moved` when another row is highlighted and `Chosen` on enter.
     """
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {
-        *(f"rows--{kind}" for kind in KINDS),
-        "rows--head",
-        "rows--here",
-    }
-
-    DEFAULT_CSS = """
-    Rows {
-        width: 1fr;
-        height: 1fr;
-        & > .rows--head { color: $text-muted; text-style: bold; }
-        & > .rows--here { background: $here; text-style: bold; }
-        & > .rows--dim { color: $text-muted; }
-        & > .rows--strong { text-style: bold; }
-        & > .rows--good { color: $text-success; text-style: bold; }
-        & > .rows--warn { color: $text-warning; text-style: bold; }
-        & > .rows--bad { color: $text-error; text-style: bold; }
-        & > .rows--key { color: $text-primary; text-style: bold; }
-    }
-    """
+    DEFAULT_CSS = "Rows { width: 1fr; height: 1fr; }"
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", show=False),
@@ -197,8 +178,8 @@ class Rows(Widget, can_focus=True):
             self.refresh(Region(0, y, self.size.width, 1))
 
     def _style(self, kind: str, here: bool) -> Style:
-        style = self.get_component_rich_style(f"rows--{kind}")
-        return style + self.get_component_rich_style("rows--here", partial=True) if here else style
+        style = self.rich_style + STYLES[kind]
+        return style + HERE if here else style
 
     def _plain(self, text: str, width: int) -> Strip:
         return Strip([Segment(text, self._style("dim", False))]).adjust_cell_length(
