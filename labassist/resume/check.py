@@ -1,0 +1,167 @@
+"""`ckpt check`: find out what a path is, read it, judge it, and say which checkpoint to resume from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from labassist.errors import InputError
+from labassist.resume import plan as plans
+from labassist.resume import rules
+from labassist.resume.description import Description
+from labassist.resume.findings import finding
+from labassist.resume.formats import Format, known
+from labassist.resume.memory import Memory
+
+EXIT = {"EXACT": 0, "DEGRADED": 3, "BROKEN": 4}
+_ORDER = {"error": 0, "warning": 1, "notice": 2, "info": 3}
+_NUMBER = re.compile(r"\d+")
+
+
+@dataclass
+class Report:
+    """The answer about one checkpoint."""
+
+    found: Description
+
+    @property
+    def verdict(self) -> str:
+        """EXACT, DEGRADED or BROKEN (CONTRACT: verdicts)."""
+        worst = {one.severity for one in self.found.findings}
+        if "error" in worst:
+            return "BROKEN"
+        return "DEGRADED" if worst & {"warning", "notice"} else "EXACT"
+
+    @property
+    def whole(self) -> bool:
+        """Nothing is wrong beyond the limits of its format."""
+        return not {one.severity for one in self.found.findings} & {"error", "warning"}
+
+    def document(self) -> dict[str, Any]:
+        """Return it as `ckpt check --json` prints it."""
+        found = self.found
+        findings = sorted(found.findings, key=lambda one: _ORDER[one.severity])
+        return {
+            "format": found.format,
+            "framework_version": found.framework_version,
+            "verdict": self.verdict,
+            "step": found.step,
+            "world_size": found.world_size,
+            "states": dict(found.states),
+            "findings": [one.document() for one in findings],
+        }
+
+
+@dataclass
+class Several:
+    """The answer about a folder of checkpoints, oldest first."""
+
+    path: Path
+    reports: list[Report] = field(default_factory=list)
+
+    @property
+    def chosen(self) -> Report | None:
+        """The newest one without a fault; else the newest that can be resumed at all."""
+        newest_first = self.reports[::-1]
+        usable = [report for report in newest_first if report.whole]
+        usable += [report for report in newest_first if report.verdict != "BROKEN"]
+        return usable[0] if usable else None
+
+    @property
+    def verdict(self) -> str:
+        """The verdict of the one to resume from."""
+        return self.chosen.verdict if self.chosen else "BROKEN"
+
+    def document(self) -> dict[str, Any]:
+        """Return it as `ckpt check --json` prints it."""
+        return {
+            "resume_from": str(self.chosen.found.path) if self.chosen else None,
+            "checkpoints": [{"path": str(report.found.path), **report.document()} for report in self.reports],
+        }
+
+
+def check(
+    path: Path, plan: Mapping[str, Any] | None = None, *, verify: bool = True, memory: Memory | None = None
+) -> Report | Several:
+    """Return what can be said about a checkpoint, or about every checkpoint in a folder.
+
+    Nothing in it is executed and no tensor is loaded that is not needed. Without `verify` no checksum is
+    compared. `memory` is what a resume could use here; None leaves that question out. Raises
+    InputError where `path` does not exist or nothing in it is a checkpoint.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise InputError("there is nothing", where=str(path), mend="give a checkpoint's file or folder")
+    path = path.resolve()
+    inner = [] if _single(path) else _candidates(path)
+    if not inner:
+        kind = _format(path)
+        if kind is None:
+            raise InputError(
+                "not a checkpoint that labassist knows",
+                where=str(path),
+                mend="give the folder with the weights, or the one above it",
+            )
+        return _report(path, kind, plan or {}, verify, memory)
+    reports = [_report(one, kind, plan or {}, verify, memory) for one, kind in inner]
+    reports.sort(key=_age)
+    several = Several(path, reports)
+    _compare_siblings(several)
+    return several
+
+
+def _report(path: Path, kind: Format, plan: Mapping[str, Any], verify: bool, memory: Memory | None) -> Report:
+    found = kind.read(path, verify)
+    rules.judge(found, memory)
+    plans.compare(found, plan)
+    return Report(found)
+
+
+def _format(path: Path) -> Format | None:
+    return next((kind for kind in known() if kind.detect(path)), None)
+
+
+def _single(path: Path) -> bool:
+    """Say whether the path is one checkpoint although folders that look like checkpoints lie in it."""
+    if path.is_file():
+        return True
+    from labassist.resume.formats import accelerate, hf_trainer, ours
+
+    if ours.detect(path) or hf_trainer.FOLDER.fullmatch(path.name) or accelerate.detect(path):
+        return True
+    return hf_trainer.detect(path) and not any(
+        hf_trainer.FOLDER.fullmatch(one.name) for one in path.iterdir()
+    )
+
+
+def _candidates(path: Path) -> list[tuple[Path, Format]]:
+    """Return the checkpoints in a folder: subfolders first, else files when there are several."""
+    children = sorted(path.iterdir())
+    folders = [one for one in children if one.is_dir() and not one.name.startswith(".")]
+    found = [(one, kind) for one in folders if (kind := _format(one))]
+    if found:
+        return found
+    from labassist.resume.formats import plain
+
+    if plain.detect(path):
+        return []
+    files = [one for one in children if one.is_file() and one.suffix in plain.SUFFIXES]
+    return [(one, kind) for one in files if (kind := _format(one))]
+
+
+def _age(report: Report) -> tuple[int, float]:
+    """Sort by step where it is known (or in the name), then by time."""
+    found = report.found
+    numbers = _NUMBER.findall(found.path.stem)
+    step = found.step if found.step is not None else int(numbers[-1]) if numbers else -1
+    return step, found.path.stat().st_mtime
+
+
+def _compare_siblings(several: Several) -> None:
+    """On the newest checkpoint, say when an older one is the one to use."""
+    newest, chosen = several.reports[-1].found, several.chosen
+    if chosen and chosen.found is not newest and several.reports[-1].verdict == "BROKEN":
+        newest.findings.append(finding("newest-incomplete", better=chosen.found.path.name))
