@@ -17,14 +17,14 @@ from typing import Any
 import msgspec
 
 from labassist.errors import CheckpointError, CodeError, LedgerError
-from labassist.ledger import names, view
+from labassist.ledger import foreign, names, view
 from labassist.ledger.entries import Entry, Head, decode_entry, decode_head, split, whole_lines
 from labassist.ledger.objects import Objects
 from labassist.ledger.problems import Problem
 from labassist.ledger.records import to_document
 from labassist.ledger.verify import verify
 from labassist.ledger.view import CHECKPOINTS, RUNS, Tables
-from labassist.record.inspect import inspect
+from labassist.record.inspect import inspect, manifest_file
 
 
 @dataclass
@@ -93,9 +93,11 @@ def audit(folder: Path, workspace: Path, run: str | None = None) -> Audit:
         _check_run(found, folder, objects, document, entries, seen)
         _check_code(found, workspace, document)
     ids = {document["id"] for document in chosen}
-    for checkpoint in tables.documents[CHECKPOINTS].values():
+    checkpoints = list(tables.documents[CHECKPOINTS].values())
+    owners = foreign.claims(folder, checkpoints, objects)
+    for checkpoint in checkpoints:
         if checkpoint["run"] in ids:
-            _check_checkpoint(found, folder, objects, checkpoint, seen)
+            _check_checkpoint(found, folder, objects, checkpoint, owners, seen)
     if run is None:
         _check_objects(found, objects, seen)
         found.not_covered += sorted(
@@ -248,7 +250,12 @@ def _first(file: Any, count: int) -> Iterator[bytes]:
 
 
 def _check_checkpoint(
-    found: Audit, folder: Path, objects: Objects, checkpoint: dict[str, Any], seen: set[Path]
+    found: Audit,
+    folder: Path,
+    objects: Objects,
+    checkpoint: dict[str, Any],
+    owners: dict[Path, str],
+    seen: set[Path],
 ) -> None:
     path = folder / checkpoint["path"]
     run_id = checkpoint["run"]
@@ -260,22 +267,22 @@ def _check_checkpoint(
                 Problem("pruned-present", "it was pruned, and a folder is there", run_id, name)
             )
         return
-    seen.update(file for file in path.rglob("*") if file.is_file())
-    if not path.is_dir():
+    seen.update(file for file in (path, *path.rglob("*")) if file.is_file())
+    if not path.exists():
         found.problems.append(Problem("checkpoint-missing", "the checkpoint's folder is gone", run_id, name))
         return
     try:
         promised = json.loads(objects.get(checkpoint["manifest"]))
     except (LedgerError, ValueError):
         promised = {}  # the object itself is named by the check of objects
-    for file in sorted(path.iterdir()):
+    for file in sorted(path.iterdir()) if path.is_dir() else ():
         if file.name not in ("manifest.json", "COMMIT") and file.name not in promised.get("files", {}):
             found.problems.append(
                 Problem(
                     "checkpoint-extra", "was not in the checkpoint", run_id, str(file.relative_to(folder))
                 )
             )
-    manifest = path / "manifest.json"
+    manifest = manifest_file(path)
     digest = _sha256(manifest)
     if digest and digest != checkpoint["manifest"]:
         found.problems.append(
@@ -285,6 +292,11 @@ def _check_checkpoint(
         )
         return
     try:
+        if foreign.is_foreign(checkpoint):
+            why = foreign.not_covered(path, run_id, owners)
+            if why:
+                found.not_covered.append(f"{name} ({why})")
+                return
         inspect(path)
     except CheckpointError as error:
         place = Path(error.where)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -64,13 +65,15 @@ def capture(
     run_id: str,
     *,
     script: Path | None = None,
+    outputs: Sequence[str] = (),
     untracked_limit: int = FILE_LIMIT,
     scratch: Path | None = None,
 ) -> Code:
     """Record the whole repository that encloses `workspace`, and pin its commit for `run_id`.
 
     `script` is kept too where git would leave it out (ignored, or outside the repository: see
-    `script_place`). Temporary files go to `scratch`, or to the system's place for them. Raises CodeError
+    `script_place`). Untracked files at or below one of `outputs`, relative to `workspace`, are what the run
+    makes and no part of its code. Temporary files go to `scratch`, or to the system's place for them. Raises CodeError
     with the mend: no git, no repository, no commit, a dirty submodule, a secret in the change.
     """
     repo = open_repository(workspace)
@@ -80,7 +83,7 @@ def capture(
         )
     submodules = repo.submodules()
     with private(repo, repo.head, repo.top, scratch) as git:
-        code = _Capture(repo, git, objects, untracked_limit).take(workspace, script)
+        code = _Capture(repo, git, objects, untracked_limit).take(workspace, script, outputs)
     for _, module in submodules:
         module.pin(run_id)
     repo.pin(run_id)
@@ -123,11 +126,11 @@ class _Capture:
         self.extra: list[Kept] = []
         self.changed: list[Kept] = []
 
-    def take(self, workspace: Path, script: Path | None) -> Code:
+    def take(self, workspace: Path, script: Path | None, outputs: Sequence[str]) -> Code:
         """Record everything and return the record, without its pin, package and submodules."""
         filtered = self._stage_what_is_on_disk()
         whole = self.git.write_tree()
-        untracked = self._untracked(workspace.resolve(), script)
+        untracked = self._untracked(workspace.resolve(), script, outputs)
         changes = self._changes(whole)
         self._set_large_aside(changes)
         patch = self.git.run("diff-tree", "-p", *patches.OPTIONS, self.repo.head, self.git.write_tree())
@@ -208,15 +211,15 @@ class _Capture:
             converted |= set(paths) - binary
         return converted - filtered, filtered
 
-    def _untracked(self, workspace: Path, script: Path | None) -> list[str]:
+    def _untracked(self, workspace: Path, script: Path | None, outputs: Sequence[str]) -> list[str]:
         """Return the untracked paths to record: not ignored, not the ledger's own, and the script."""
         env = {"GIT_INDEX_FILE": str(self.git.index)}
         names = set(split(self.repo.run("ls-files", "--others", "--exclude-standard", "-z", env=env)))
         own: tuple[str, ...] = ()
         if workspace.is_relative_to(self.repo.top):
             inner = workspace.relative_to(self.repo.top)
-            own = tuple(f"{(inner / name).as_posix()}/" for name in ("ledger", ".labassist"))
-        names = {name for name in names if not name.startswith(own)}
+            own = tuple(f"{(inner / name).as_posix()}/" for name in ("ledger", ".labassist", *outputs))
+        names = {name for name in names if not f"{name}/".startswith(own)}
         place = "" if script is None else script_place(script, self.repo.top)
         if script is not None and place not in split(self.git.run("ls-files", "-z")):
             data = _read(script.resolve(), str(script))

@@ -87,6 +87,23 @@ def compare(
     )
 
 
+def worst(found: Sequence[Verdict]) -> Verdict:
+    """Return one verdict for several comparisons of the same two runs: the worst of them, counts together.
+
+    A difference outweighs something missing. `found` may not be empty.
+    """
+    order = ("DIVERGED", "INCOMPARABLE", "INCOMPLETE", "WITHIN_NOISE", "BITWISE")
+    first = min(found, key=lambda one: order.index(one.verdict))
+    return Verdict(
+        verdict=first.verdict,
+        steps=max(one.steps for one in found),
+        series=sum(one.series for one in found),
+        tensors=sum(one.tensors for one in found),
+        first_difference=first.first_difference,
+        likely_causes=first.likely_causes,
+    )
+
+
 def _series(curve: Curve) -> list[str]:
     known = [name for name in ORDER if name in curve.series]
     return known + sorted(name for name in curve.series if name not in ORDER)

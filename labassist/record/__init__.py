@@ -5,6 +5,8 @@
     recorder = record.start(total_steps=2000, order=order)
     recorder.record(1, loss=4.17, batch=record.digest([0, 1, 2]))
 
+or, for a script with a trainer of transformers or TRL, one line: `record.attach(trainer)`.
+
 Importing this package loads neither torch nor anything else; each name is fetched when it is first used.
 """
 
@@ -15,17 +17,33 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from labassist.record import determinism
+    from labassist.record.exact_mode import exact
     from labassist.record.lag import Lagged
     from labassist.record.protocol import Order, read_order
     from labassist.record.recorder import Recorder, digest, start
+    from labassist.record.trainer import LedgerCallback, attach
 
-__all__ = ["Lagged", "Order", "Recorder", "determinism", "digest", "read_order", "start"]
+__all__ = [
+    "Lagged",
+    "LedgerCallback",
+    "Order",
+    "Recorder",
+    "attach",
+    "determinism",
+    "digest",
+    "exact",
+    "read_order",
+    "start",
+]
 
 _HOME = {
     "Lagged": "lag",
+    "LedgerCallback": "trainer",
     "Order": "protocol",
     "Recorder": "recorder",
+    "attach": "trainer",
     "digest": "recorder",
+    "exact": "exact_mode",
     "read_order": "protocol",
     "start": "recorder",
 }

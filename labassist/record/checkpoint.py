@@ -160,15 +160,19 @@ def restore_rng(state: Mapping[str, Any]) -> None:
 
     Raises CheckpointError when the checkpoint has no RNG for this rank or for a GPU of this process.
     """
-    import torch
-
     ranks, rank = state["ranks"], protocol.rank()
     if rank >= len(ranks):
         raise CheckpointError(
             f"the checkpoint holds the RNG of {len(ranks)} ranks, this is rank {rank}",
             mend=f"resume with {len(ranks)} processes",
         )
-    own = ranks[rank]
+    set_rng(ranks[rank])
+
+
+def set_rng(own: Mapping[str, Any]) -> None:
+    """Set the generators of this process to what `capture_rng` gave. Raises CheckpointError."""
+    import torch
+
     random.setstate(own["python"])
     torch.set_rng_state(own["torch"])
     if "numpy" in own:

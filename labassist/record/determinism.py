@@ -19,8 +19,8 @@ from labassist.record.environment import CUBLAS_WORKSPACE, environment_for
 __all__ = ["apply", "environment_for", "read_back", "rng_digests", "versions"]
 
 
-def apply(mode: str, seed: int, threads: int) -> None:
-    """Seed every generator, fix the thread counts and, in `exact`, choose deterministic kernels only.
+def apply(mode: str, seed: int | None, threads: int) -> None:
+    """Seed every generator (None: leave them as they are), fix the thread counts and, in `exact`, choose deterministic kernels only.
 
     Call it before the model is built. `threads` is the intra-op count, 0 for torch's own choice. In
     `exact` torch raises at any operation that has no deterministic form. Raises InputError for an unknown
@@ -32,13 +32,14 @@ def apply(mode: str, seed: int, threads: int) -> None:
         _require_cublas_workspace()
     import torch
 
-    _set_threads(threads)
-    random.seed(seed)
-    torch.manual_seed(seed)  # every CUDA device too
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(seed % 2**32)
+    if seed is not None:
+        random.seed(seed)
+        torch.manual_seed(seed)  # every CUDA device too
+        if "numpy" in sys.modules:
+            sys.modules["numpy"].random.seed(seed % 2**32)
     if mode == "exact":
         _deterministic()
+    _set_threads(threads)
 
 
 def _deterministic() -> None:

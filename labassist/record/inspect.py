@@ -1,6 +1,8 @@
-"""Reading a checkpoint folder without torch: is it whole, and what exactly does it hold.
+"""Reading a checkpoint without torch: is it whole, and what exactly does it hold.
 
-The audit and the supervisor use this; nothing in a checkpoint is executed or unpickled.
+The audit and the supervisor use this; nothing in a checkpoint is executed or unpickled. A checkpoint is
+named by its path in the run folder: our own folder `step-<8 digits>`, or the manifest
+`step-<8 digits>.manifest.json` of one that another trainer keeps in a folder of its own.
 
 A tensor's digest is the SHA-256 of the ASCII text `dtype|shape|` followed by the tensor's bytes (C order,
 little endian). `dtype` is the safetensors name (F64, F32, F16, BF16, I64, I32, I16, I8, U8, BOOL, F8_E4M3,
@@ -16,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from labassist.errors import CheckpointError
-from labassist.record.protocol import file_sha256
+from labassist.record.protocol import CHECKPOINTS, checkpoint_name, file_sha256
 
 FORMAT = "labassist"
 VERSION = 1
@@ -24,6 +26,9 @@ MANIFEST = "manifest.json"
 COMMIT = "COMMIT"
 STATE = "state.json"
 TENSORS_SUFFIX = ".safetensors"
+FOREIGN = "transformers"
+"""Format of a checkpoint that a Hugging Face Trainer wrote and that we only describe."""
+FOREIGN_SUFFIX = ".manifest.json"
 _CHUNK = 1 << 20
 _OTHER = "resume from an older checkpoint of this run"
 
@@ -39,29 +44,77 @@ class Entry(NamedTuple):
 
 
 def inspect(path: str | Path) -> dict[str, Any]:
-    """Return the manifest of a checkpoint folder after verifying every file against it.
+    """Return the manifest of a checkpoint after verifying every file against it.
 
-    Raises CheckpointError naming the file, and the tensor where one can be told, when the folder was
-    never committed, a file is missing, cut or altered, or a newer version wrote it.
+    Raises CheckpointError naming the file, and the tensor where one can be told, when the checkpoint was
+    never committed, a file is missing, cut or altered, its folder is gone, or a newer version wrote it.
     """
-    folder = Path(path)
-    if folder.name.endswith(".tmp") or not (folder / COMMIT).is_file():
-        raise CheckpointError("this checkpoint was never completed", where=str(folder), mend=_OTHER)
-    manifest_file = folder / MANIFEST
-    if _hash(manifest_file) != _read(folder / COMMIT).decode("ascii", "replace"):
-        raise CheckpointError("the manifest does not match COMMIT", where=str(manifest_file), mend=_OTHER)
-    manifest: dict[str, Any] = json.loads(_read(manifest_file))
-    if manifest.get("format") != FORMAT or manifest.get("version", 0) > VERSION:
-        raise CheckpointError(
-            f"this is a checkpoint of {manifest.get('format')} version {manifest.get('version')}",
-            where=str(folder),
-            mend=f"use a labassist that knows it; this one reads {FORMAT} version {VERSION}",
-        )
+    manifest = read_manifest(path)
+    folder = folder_of(path, manifest)
+    if not folder.is_dir():
+        raise CheckpointError("the checkpoint's folder is gone", where=str(folder), mend=_OTHER)
     for name, promised in manifest["files"].items():
         file = folder / name
         if _hash(file) != promised["sha256"]:
-            raise CheckpointError(_what_differs(file, promised, manifest), where=str(file), mend=_OTHER)
+            raise CheckpointError(
+                _what_differs(file, folder, promised, manifest), where=str(file), mend=_OTHER
+            )
     return manifest
+
+
+def read_manifest(path: str | Path) -> dict[str, Any]:
+    """Return the manifest of a checkpoint, its files unseen. Raises CheckpointError as `inspect`."""
+    place = Path(path)
+    file = manifest_file(place)
+    if file == place:
+        manifest: dict[str, Any] = _json(_read(file), file)
+    else:
+        if place.name.endswith(".tmp") or not (place / COMMIT).is_file():
+            raise CheckpointError("this checkpoint was never completed", where=str(place), mend=_OTHER)
+        if _hash(file) != _read(place / COMMIT).decode("ascii", "replace"):
+            raise CheckpointError("the manifest does not match COMMIT", where=str(file), mend=_OTHER)
+        manifest = _json(_read(file), file)
+    expected = FOREIGN if file == place else FORMAT
+    if manifest.get("format") != expected or manifest.get("version", 0) > VERSION:
+        raise CheckpointError(
+            f"this is a checkpoint of {manifest.get('format')} version {manifest.get('version')}",
+            where=str(place),
+            mend=f"use a labassist that knows it; this one reads {expected} version {VERSION}",
+        )
+    return manifest
+
+
+def manifest_file(path: Path) -> Path:
+    """Return where the manifest of a checkpoint lies."""
+    return path if path.name.endswith(FOREIGN_SUFFIX) else path / MANIFEST
+
+
+def folder_of(path: str | Path, manifest: dict[str, Any]) -> Path:
+    """Return the folder with the files of a checkpoint.
+
+    A foreign one is named in its manifest, relative to the workspace that holds the ledger where it lies
+    inside it.
+    """
+    place = Path(path)
+    return workspace_of(place.parents[1]) / manifest["folder"] if "folder" in manifest else place
+
+
+def workspace_of(run_folder: Path) -> Path:
+    """Return the workspace of a run folder, `<workspace>/ledger/runs/<id>`."""
+    return run_folder.resolve().parents[2]
+
+
+def committed(run_folder: Path) -> dict[int, Path]:
+    """Return step -> path of every committed checkpoint of a run, ascending; their content unseen."""
+    found = {}
+    for path in (run_folder / CHECKPOINTS).glob("step-????????*"):
+        digits = path.name[5:13]
+        if not digits.isdecimal():
+            continue
+        own = checkpoint_name(int(digits))
+        if path.name == own + FOREIGN_SUFFIX or (path.name == own and (path / COMMIT).exists()):
+            found[int(digits)] = path
+    return dict(sorted(found.items()))
 
 
 def tensor_digests(path: str | Path) -> dict[str, str]:
@@ -71,7 +124,7 @@ def tensor_digests(path: str | Path) -> dict[str, str]:
     """
     found = {}
     for file in sorted(Path(path).glob(f"*{TENSORS_SUFFIX}")):
-        for name, digest in _digests(file):
+        for name, digest in file_digests(file):
             found[f"{file.name.removesuffix(TENSORS_SUFFIX)}/{name}"] = digest
     return found
 
@@ -111,7 +164,8 @@ def tensor_hash(dtype: str, shape: tuple[int, ...]) -> hashlib._Hash:
     return hashlib.sha256(f"{dtype}|{','.join(map(str, shape))}|".encode())
 
 
-def _digests(path: Path) -> Iterator[tuple[str, str]]:
+def file_digests(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield name and digest of each tensor of a safetensors file. Raises CheckpointError as `read_header`."""
     entries = read_header(path)
     with path.open("rb") as file:
         for entry in entries:
@@ -128,20 +182,33 @@ def _chunks(file: BinaryIO, count: int) -> Iterator[bytes]:
         yield chunk
 
 
-def _what_differs(file: Path, promised: dict[str, Any], manifest: dict[str, Any]) -> str:
+def _what_differs(file: Path, folder: Path, promised: dict[str, Any], manifest: dict[str, Any]) -> str:
     size = file.stat().st_size
     if size != promised["bytes"]:
         return f"the file has {size} bytes where the manifest says {promised['bytes']}"
     if file.suffix == TENSORS_SUFFIX:
         try:
-            found = dict(_digests(file))
+            found = dict(file_digests(file))
         except CheckpointError as error:
             return f"the file was altered: {error.what}"
         for name, digest in found.items():
-            whole = f"{file.stem}/{name}"
+            whole = f"{state_name(file.relative_to(folder))}/{name}"
             if manifest["tensors"].get(whole) != digest:
                 return f"the tensor {whole} was altered"
     return "the file was altered"
+
+
+def state_name(file: Path) -> str:
+    """Return how the tensors of a file are called in a manifest: its path in the checkpoint, no suffix."""
+    return file.with_suffix("").as_posix()
+
+
+def _json(data: bytes, path: Path) -> dict[str, Any]:
+    try:
+        manifest: dict[str, Any] = json.loads(data)
+    except ValueError as error:
+        raise CheckpointError("the manifest is not JSON", where=str(path), mend=_OTHER) from error
+    return manifest
 
 
 def _read(path: Path) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +13,42 @@ LAG = 8
 """Steps that may be unwritten while a GPU works: so many can be lost by a kill, never one of a CPU run."""
 
 
+class Pieces:
+    """Tensors that a digest is made of, each copied or hashed when it is added: it may change after."""
+
+    def __init__(self) -> None:
+        self._pieces: list[Any] = []
+
+    def add(self, tensor: Any) -> None:
+        """Take a tensor as it is now: on a GPU by a copy behind the running kernels, else by its digest."""
+        from labassist.record import tensors
+
+        if not tensor.is_cuda:
+            self._pieces.append(tensors.digest_of(tensor))
+            return
+        import torch
+
+        pinned = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        self._pieces.append(pinned.copy_(tensor, non_blocking=True))
+
+    def add_text(self, text: str) -> None:
+        """Take something that is no tensor."""
+        self._pieces.append(hashlib.sha256(text.encode()).hexdigest())
+
+    def digest(self) -> str:
+        """Return the digest, 16 hex digits; of several pieces that of their digests. The copies must be done."""
+        from labassist.record import tensors
+
+        digests = [one if isinstance(one, str) else tensors.digest_of(one) for one in self._pieces]
+        if len(digests) == 1:
+            return digests[0][:16]
+        return hashlib.sha256("".join(digests).encode()).hexdigest()[:16]
+
+
 class Lagged:
     """Writes each step's values to the recorder `lag` steps later, when the GPU has long finished them.
 
-    Values are 0-dim tensors or host numbers. With no CUDA tensor among them they are written at once.
+    Values are 0-dim tensors, host numbers, digests or the Pieces of one. With no CUDA tensor among them they are written at once.
     Those on a GPU are gathered into one vector, copied to pinned memory behind the running kernels, and
     read when the copy's event has passed. Checkpoints and the end write everything first.
     """
@@ -32,7 +65,7 @@ class Lagged:
         device = {name: value.detach() for name, value in values.items() if name not in host}
         self.recorder.step = step
         if not any(value.is_cuda for value in device.values()):
-            self.recorder.record(step, **host, **{name: value.item() for name, value in device.items()})
+            self._write(step, {**host, **{name: value.item() for name, value in device.items()}})
             return
         import torch
 
@@ -54,4 +87,10 @@ class Lagged:
     def _write_oldest(self) -> None:
         step, host, names, pinned, copied = self._waiting.popleft()
         copied.synchronize()
-        self.recorder.record(step, **host, **dict(zip(names, pinned.tolist(), strict=True)))
+        self._write(step, {**host, **dict(zip(names, pinned.tolist(), strict=True))})
+
+    def _write(self, step: int, values: dict[str, Any]) -> None:
+        known = {
+            name: value.digest() if isinstance(value, Pieces) else value for name, value in values.items()
+        }
+        self.recorder.record(step, **known)

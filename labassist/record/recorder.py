@@ -36,12 +36,13 @@ def start(
     tokens_per_step: int = 0,
     parameters: int = 0,
     order: Order | None = None,
+    **more: Any,
 ) -> Recorder:
     """Begin recording: write `hello` and listen for SIGTERM and SIGINT.
 
     Call it when the model is built and before the first step. `total_steps` are optimizer updates,
     `tokens_per_step` all tokens of one update over all ranks, `parameters` the trained ones. `order` is
-    what `read_order` gave, read here if the job has not. Without LABASSIST_RUN_DIR nothing is recorded,
+    what `read_order` gave, read here if the job has not; `more` is kept with the hello. Without LABASSIST_RUN_DIR nothing is recorded,
     and one line on stderr says so. Raises LedgerError for a bad order, InputError if the run folder
     already holds a curve.
     """
@@ -62,6 +63,7 @@ def start(
             "parameters": parameters,
             "resumed_step": recorder.step,
             **_surroundings(),
+            **more,
         },
     )
     return recorder
@@ -157,8 +159,17 @@ class Recorder:
         """
         if not self.order.recording:
             return
+        self._checkpoints().save(step, states, self.seal())
+
+    def seal(self) -> dict[str, dict[str, Any]]:
+        """Write what lags behind, and return the seal of the curve so far."""
         self._flush()
-        self._checkpoints().save(step, states, self._seal())
+        return self._seal()
+
+    def saved(self, event: dict[str, Any]) -> None:
+        """Say that a checkpoint is whole, once the curve up to it is durable. Any thread may call it."""
+        os.fsync(self._file)
+        self.order.write_event("checkpoint", event, durable=True)
 
     def restore(self, states: Mapping[str, Any]) -> int:
         """Load the checkpoint of the order into `states` and the RNGs, and return its step (0: none).
@@ -253,13 +264,8 @@ class Recorder:
             from labassist.record.checkpoint import Saver
 
             assert self.order.folder is not None
-            self._saver = Saver(self.order.folder, self.order.run, self._saved)
+            self._saver = Saver(self.order.folder, self.order.run, self.saved)
         return self._saver
-
-    def _saved(self, event: dict[str, Any]) -> None:
-        """Make the curve durable, then say that the checkpoint is whole; called on the saver's thread."""
-        os.fsync(self._file)
-        self.order.write_event("checkpoint", event, durable=True)
 
     def _flush(self) -> None:
         for flush in self.before_seal:

@@ -203,6 +203,16 @@ def write(path: Path, tensors: Mapping[str, torch.Tensor]) -> Written:
     return Written(len(head) + offset, whole.hexdigest(), digests)
 
 
+def digest_of(tensor: torch.Tensor) -> str:
+    """Return the digest of a tensor in host memory, as manifests have it. Raises CheckpointError."""
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    if plain.layout != torch.strided or plain.dtype not in _TO_TEXT:
+        raise CheckpointError(f"a {plain.layout} tensor of {plain.dtype} has no digest")
+    running = tensor_hash(_TO_TEXT[plain.dtype], tuple(plain.shape))
+    running.update(_bytes_of(plain))
+    return running.hexdigest()
+
+
 def read(path: Path) -> dict[str, torch.Tensor]:
     """Return the tensors of a safetensors file, on the CPU. Raises CheckpointError for a cut file."""
     found = {}

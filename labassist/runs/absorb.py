@@ -19,10 +19,10 @@ from typing import Any
 import msgspec
 
 from labassist.errors import CheckpointError
-from labassist.ledger import curves
+from labassist.ledger import curves, secrets
 from labassist.ledger.records import Checkpoint, Input, Kept, Seal, to_document
 from labassist.ledger.store import Ledger
-from labassist.record.inspect import inspect
+from labassist.record.inspect import committed, folder_of, inspect, manifest_file, read_manifest
 
 KEPT_INPUT_BYTES = 4 * 1024 * 1024
 """Inputs up to this size are kept as objects, so that a replay needs nothing else."""
@@ -100,14 +100,18 @@ class Absorber:
                 "flags": event.get("flags", {}),
                 "rng": event.get("rng", {}),
                 "versions": event.get("versions", {}),
+                **{key: event[key] for key in ("seeds", "mends") if event.get(key)},
             }
         )
+        config = secrets.redact_config(event.get("config", {}))
 
         def change(run: dict[str, Any]) -> dict[str, Any]:
             run["randomness"] = randomness
             run["total_steps"] = event.get("total_steps", 0)
             run["tokens_per_step"] = event.get("tokens_per_step", 0)
             run["versions"] = {**run.get("versions", {}), **_short(event.get("versions", {}))}
+            if config and run["kind"] == "command":
+                run["config"] = config
             return run
 
         self._change("hello", change)
@@ -153,9 +157,12 @@ class Absorber:
     def _checkpoint(self, step: int, path: str, curve: dict[str, Any], rng: str) -> None:
         if self.ledger.checkpoint(self.run_id, step) is not None:
             return
-        folder = self.folder / path
+        place = self.folder / path
         try:
-            manifest = inspect(folder)
+            manifest = read_manifest(place)
+            # A trainer may have deleted an older checkpoint of its own by now; it was whole when sealed.
+            if folder_of(place, manifest).is_dir():
+                inspect(place)
         except CheckpointError as error:
             # The trainer says it is whole and the disk says otherwise: never to be resumed from.
             self.health = self.health or f"checkpoint {step}: {error.what}"
@@ -165,8 +172,8 @@ class Absorber:
                 Checkpoint(
                     run=self.run_id,
                     step=step,
-                    path=str(folder.relative_to(self.ledger.folder)),
-                    manifest=self.ledger.objects.put_file(folder / "manifest.json"),
+                    path=str(place.relative_to(self.ledger.folder)),
+                    manifest=self.ledger.objects.put_file(manifest_file(place)),
                     bytes=sum(file["bytes"] for file in manifest["files"].values()),
                     tensors=len(manifest["tensors"]),
                     curve={name: msgspec.convert(seal, Seal) for name, seal in curve.items()},
@@ -207,11 +214,10 @@ class Absorber:
 
     def _late_checkpoints(self) -> None:
         """Journal checkpoints that were committed just before a death cut off their event."""
-        for folder in sorted((self.folder / "checkpoints").glob("step-????????")):
-            step = int(folder.name[5:])
-            if (folder / "COMMIT").exists() and self.ledger.checkpoint(self.run_id, step) is None:
+        for step, place in committed(self.folder).items():
+            if self.ledger.checkpoint(self.run_id, step) is None:
                 curve = {name: to_document(seal) for name, seal in self._curve_seals(upto=step)}
-                self._checkpoint(step, f"checkpoints/{folder.name}", curve, "")
+                self._checkpoint(step, f"checkpoints/{place.name}", curve, "")
 
     def _read_end(self) -> dict[str, Any]:
         try:
@@ -250,7 +256,10 @@ class Absorber:
 
     def _seals(self) -> dict[str, Any]:
         seals = dict(self._curve_seals())
-        events = (self.folder / "events-rank0.jsonl", *(self.folder / name for name in _SEALED_WHOLE))
+        events = (
+            *sorted(self.folder.glob("events-rank*.jsonl")),
+            *(self.folder / name for name in _SEALED_WHOLE),
+        )
         for path in events:
             if path.exists():
                 seals[path.name] = Seal(path.stat().st_size, _sha256(path))
@@ -263,6 +272,8 @@ class Absorber:
             if path.is_file():
                 kept = Kept(output["path"], path.stat().st_size, _sha256(path), stored=False)
                 found.append(to_document(kept))
+            elif path.is_dir():
+                found.append(to_document(_folder(output["path"], path)))
             else:
                 found.append({**output, "stored": False})
         return found
@@ -271,6 +282,14 @@ class Absorber:
 def _sha256(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _folder(name: str, path: Path) -> Kept:
+    """Return a folder as one output: the SHA-256 of its files' paths and hashes, in order."""
+    files = sorted(one for one in path.rglob("*") if one.is_file())
+    listed = "".join(f"{_sha256(one)} {one.relative_to(path).as_posix()}\n" for one in files)
+    total = sum(one.stat().st_size for one in files)
+    return Kept(name, total, hashlib.sha256(listed.encode()).hexdigest(), stored=False)
 
 
 def _short(versions: dict[str, Any]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Any command as a run: what it is called, where it runs, and what it says that it makes."""
+"""Any command as a run: what it is called, where it runs, what its script is, and what it says it makes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from labassist.errors import InputError
-from labassist.ledger.records import Mode
+from labassist.ledger.code import SCRIPTS, script_place
+from labassist.ledger.kept import listing
+from labassist.ledger.objects import Objects
+from labassist.ledger.records import Code, Mode
 from labassist.runs.launch import Plan
 from labassist.workspace import Workspace
+
+_SCRIPTS = (".py", ".sh", ".bash", ".zsh", ".pl", ".rb", ".r", ".jl", ".js", ".lua")
 
 
 def plan_command(
@@ -34,19 +39,68 @@ def plan_command(
     declared = []
     for output in outputs:
         path = Path(os.path.normpath(workspace.root / cwd / output))
-        if not path.is_relative_to(workspace.root):
+        if not path.is_relative_to(workspace.root) or path == workspace.root:
             raise InputError(
                 "lies outside the workspace", where=f"--out {output}", mend="a replay could not tell it apart"
             )
         declared.append(str(path.relative_to(workspace.root)))
+    folder = workspace.root / cwd
+    words = portable(workspace, argv, folder)
+    script = command_script(folder, words)
     return Plan(
-        job=Path(argv[0]).name,
+        job=job_name(words, script),
         kind="command",
-        argv=list(argv),
+        argv=words,
         mode=mode,
         seed=seed,
         threads=threads,
         note=note,
         outputs=declared,
         cwd=str(cwd),
+        script=script,
     )
+
+
+def job_name(argv: Sequence[str], script: Path | None) -> str:
+    """Return what a command's run is called: its script, else its program."""
+    return script.name if script is not None else Path(argv[0]).name
+
+
+def portable(workspace: Workspace, argv: Sequence[str], cwd: Path) -> list[str]:
+    """Return a command line in which paths inside the workspace are relative to where it runs.
+
+    So the replay's copy reads its own files, and the record means the same in another place.
+    """
+    words: list[str] = []
+    for word in argv:
+        option, equals, value = word.rpartition("=") if word.startswith("-") else ("", "", word)
+        path = Path(value)
+        if path.is_absolute() and path.exists() and path.resolve().is_relative_to(workspace.root):
+            value = os.path.relpath(path.resolve(), cwd)
+            if not words and "/" not in value:
+                value = f"./{value}"  # a program is looked for in PATH unless it is a path
+        words.append(option + equals + value)
+    return words
+
+
+def command_script(cwd: Path, argv: Sequence[str]) -> Path | None:
+    """Return the file that a command line runs, as seen from `cwd`: the first word that is a script."""
+    for word in argv:
+        path = cwd / word
+        if path.is_file() and (path.suffix.lower() in _SCRIPTS or _has_interpreter_line(path)):
+            return path
+    return None
+
+
+def _has_interpreter_line(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(2) == b"#!"
+
+
+def in_tree(argv: Sequence[str], code: Code, objects: Objects, tree: Path) -> list[str]:
+    """Return a recorded command line for a restored tree: a script from outside has its place there."""
+    kept = {one.path for one in listing(code.extra, objects) if one.path.startswith(SCRIPTS)}
+    return [
+        str(tree / place) if (place := script_place(Path("/") / word, tree)) in kept else word
+        for word in argv
+    ]

@@ -64,6 +64,10 @@ class Plan:
     env: dict[str, str] | None = None
     """The recorded environment variables of a replay; None: those of this process."""
     cwd: str = "."
+    script: Path | None = None
+    """The program of a command, where it is a file: kept even if git ignores it or does not know it."""
+    started: bool = False
+    """The trainer runs already, with the environment that it has: it enlists itself."""
 
 
 def launch(workspace: Workspace, ledger: Ledger, plan: Plan) -> str:
@@ -84,8 +88,8 @@ def launch(workspace: Workspace, ledger: Ledger, plan: Plan) -> str:
             lock = life.take(folder / name)
             assert lock is not None  # the folder is new: nobody else knows it
             locks.append(lock)
-        record, order = _describe(workspace, ledger, plan, run_id, folder)
-        _write_order(folder, order)
+        record, order = describe(workspace, ledger, plan, run_id, folder)
+        write_order(folder, order)
         ledger.write("start", to_document(record))
         spawn_supervisor(ledger.folder, run_id, "--locks", *map(str, locks), argv=plan.argv, pass_fds=locks)
     except BaseException:
@@ -101,9 +105,10 @@ def launch(workspace: Workspace, ledger: Ledger, plan: Plan) -> str:
     return run_id
 
 
-def _describe(
+def describe(
     workspace: Workspace, ledger: Ledger, plan: Plan, run_id: str, folder: Path
 ) -> tuple[Run, dict[str, Any]]:
+    """Capture what a plan runs and on what; return its record and its order. `alive` must exist."""
     root = plan.root or workspace.root
     code = plan.code or _capture(workspace, ledger, plan, run_id)
     if not code.package:
@@ -116,7 +121,7 @@ def _describe(
         outer = secrets.fill(plan.env, outer)
         changes.update(dict.fromkeys(here))
         changes.update(outer)
-    ours = environment_for(plan.mode, plan.seed, plan.threads)
+    ours = {} if plan.started else environment_for(plan.mode, plan.seed, plan.threads)
     kept_env, _names = secrets.redact_env({**outer, **ours})
     changes.update(ours)
     changes["PYTHONPATH"] = _path_first(package_root)
@@ -173,13 +178,16 @@ def _describe(
 def _capture(workspace: Workspace, ledger: Ledger, plan: Plan, run_id: str) -> Code:
     """Return the code of a fresh run. A command needs no repository: the files that it names are kept."""
     try:
-        return code_capture.capture(workspace.root, ledger.objects, run_id)
+        return code_capture.capture(
+            workspace.root, ledger.objects, run_id, script=plan.script, outputs=plan.outputs
+        )
     except NoRepositoryError:
         if plan.kind != "command":
             raise
-    files = [workspace.root / plan.cwd / word for word in plan.argv]
-    scripts = [path for path in files if path.is_file()]
-    return code_capture.capture_without_git(scripts, ledger.objects, workspace.root)
+    files = [workspace.root / plan.cwd / word for word in plan.argv[1:]] + [plan.script or Path()]
+    named = {path.resolve() for path in files if path.is_file()}
+    kept = sorted(path for path in named if path.stat().st_size <= code_capture.FILE_LIMIT)
+    return code_capture.capture_without_git(kept, ledger.objects, workspace.root)
 
 
 def _refuse_secret_config(flat: dict[str, Any]) -> None:
@@ -206,7 +214,8 @@ def _path_first(package_root: Path) -> str:
     return f"{package_root}{os.pathsep}{rest}" if rest else str(package_root)
 
 
-def _write_order(folder: Path, order: dict[str, Any]) -> None:
+def write_order(folder: Path, order: dict[str, Any]) -> None:
+    """Write a run's order.json, once and durably."""
     path = folder / "order.json"
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(fd, "w") as file:

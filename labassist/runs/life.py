@@ -122,8 +122,10 @@ def ask_to_stop(folder: Path) -> bool:
 
 
 def kill(folder: Path) -> None:
-    """Kill the trainer of the run in `folder` and its process group, if it is alive."""
+    """Kill the trainer of the run in `folder`, if it is alive, with its process group where it leads one."""
     trainer = pids(folder).get("trainer")
     if trainer and held(folder / "alive"):
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(trainer, signal.SIGKILL)
+            # A script that enlisted itself may stand in a shell's group: that is not ours to kill.
+            leads = os.getpgid(trainer) == trainer
+            (os.killpg if leads else os.kill)(trainer, signal.SIGKILL)

@@ -24,12 +24,13 @@ from labassist.ledger import curves, gitcmd, package, restore, secrets, verdict
 from labassist.ledger.preflight import Difference, preflight
 from labassist.ledger.records import Code, Origin, Verdict, to_document, to_run
 from labassist.ledger.store import Ledger
-from labassist.record.inspect import inspect
+from labassist.record.protocol import metrics_file
 from labassist.runs import life
+from labassist.runs.command import in_tree
 from labassist.runs.config import Config
 from labassist.runs.launch import Plan, launch
 from labassist.runs.recover import sweep_scratch
-from labassist.runs.resume import lineage
+from labassist.runs.resume import checkpoint_folder, lineage
 from labassist.workspace import Workspace
 
 Follow = Callable[[str], dict[str, Any]]
@@ -164,16 +165,19 @@ def _plan(
         package.capture_package(ledger.objects) if options.current_package else record.code.package
     )
     came_from = record.resumed_from if options.segment else None
+    # What a command's trainer told of its configuration, it tells again.
+    config = dict(record.config) if record.kind == "job" else {}
+    recorded_steps = record.kind == "job" or bool(record.step)
     return Plan(
         job=record.job,
         kind=record.kind,
-        argv=secrets.fill(record.argv, os.environ),
+        argv=in_tree(secrets.fill(record.argv, os.environ), record.code, ledger.objects, tree),
         mode=record.mode,
         seed=record.seed,
         threads=record.threads,
         profile=record.profile,
-        nested=Config(record.profile, dict(record.config)).nested,
-        flat=dict(record.config),
+        nested=Config(record.profile, config).nested,
+        flat=config,
         outputs=[output.path for output in record.outputs],
         replay_of=record.id,
         code=_with_package(record.code, recorded_package),
@@ -182,7 +186,7 @@ def _plan(
         inputs=_inputs(ledger, original, workspace.root, folder),
         resumed_from=came_from,
         resume_path=_segment_start(ledger, came_from),
-        stop_after=record.step if record.state != "finished" and record.kind == "job" else None,
+        stop_after=record.step if record.state != "finished" and recorded_steps else None,
         env=ledger.objects.get_json(record.env),
         cwd=record.cwd,
     )
@@ -197,9 +201,7 @@ def _with_package(code: Code, digest: str) -> Code:
 def _segment_start(ledger: Ledger, origin: Origin | None) -> Path | None:
     if origin is None or origin.step == 0:
         return None
-    folder = ledger.run_folder(origin.run) / "checkpoints" / f"step-{origin.step:08d}"
-    inspect(folder)
-    return folder
+    return checkpoint_folder(ledger, origin.run, origin.step)
 
 
 def _inputs(
@@ -228,23 +230,34 @@ def _compare(
     ledger: Ledger, segments: list[dict[str, Any]], replayed: dict[str, Any], options: Options
 ) -> Verdict:
     original = segments[-1]
-    if original["kind"] == "command":
-        return _compare_outputs(original, replayed)
-    try:
+    found = []
+    for rank in _ranks(ledger, original, replayed):
         if options.segment:
-            ours = curves.read_curve(ledger.run_folder(original["id"]) / "metrics-rank0.jsonl")
-            theirs = curves.read_curve(ledger.run_folder(replayed["id"]) / "metrics-rank0.jsonl")
+            name = metrics_file(rank)
+            ours = curves.read_curve(ledger.run_folder(original["id"]) / name)
+            theirs = curves.read_curve(ledger.run_folder(replayed["id"]) / name)
         else:
-            ours, theirs = curves.joined(ledger, original["id"]), curves.joined(ledger, replayed["id"])
-    except FileNotFoundError as error:
-        return Verdict("INCOMPLETE", likely_causes=[f"no curve was recorded: {error.filename}"])
-    return verdict.compare(
-        ours,
-        theirs,
-        _final_tensors(ledger, segments, replayed["id"]),
-        repeats=_repeats(ledger, original, replayed["id"]),
-        tolerance=options.tolerance,
-    )
+            ours = curves.joined(ledger, original["id"], rank=rank)
+            theirs = curves.joined(ledger, replayed["id"], rank=rank)
+        found.append(
+            verdict.compare(
+                ours,
+                theirs,
+                None if rank else _final_tensors(ledger, segments, replayed["id"]),
+                repeats=() if rank else _repeats(ledger, original, replayed["id"]),
+                tolerance=options.tolerance,
+            )
+        )
+    if original["kind"] == "command" and (original.get("outputs") or not found):
+        found.append(_compare_outputs(original, replayed))
+    return verdict.worst(found)
+
+
+def _ranks(ledger: Ledger, *runs: dict[str, Any]) -> list[int]:
+    """Return the ranks that any of the runs has a curve of; always rank 0 of a job."""
+    names = {path.name for run in runs for path in ledger.run_folder(run["id"]).glob("metrics-rank*.jsonl")}
+    ranks = {int(name.removeprefix("metrics-rank").removesuffix(".jsonl")) for name in names}
+    return sorted(ranks | ({0} if runs[0]["kind"] == "job" else set()))
 
 
 def _final_tensors(

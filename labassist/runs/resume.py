@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from labassist.errors import CheckpointError, InputError
+from labassist.ledger import secrets
 from labassist.ledger.environment import machine
 from labassist.ledger.records import Origin
 from labassist.ledger.store import Ledger
-from labassist.record.inspect import inspect
+from labassist.record.inspect import committed, folder_of, inspect
 from labassist.runs import config as job_config
 from labassist.runs import life
+from labassist.runs.command import command_script
 from labassist.runs.jobs import load_job
 from labassist.runs.launch import Plan, launch
 from labassist.workspace import Workspace
@@ -31,8 +34,8 @@ class Resumed:
 def resume(workspace: Workspace, ledger: Ledger, name: str, sets: list[str], note: str = "") -> Resumed:
     """Start the segment that goes on from run `name` and return it.
 
-    Without any complete checkpoint it starts again from step 0. Raises InputError when the run's trainer
-    still lives or the run was a command, and LedgerError when there is no such run.
+    Without any complete checkpoint a job starts again from step 0; a command without one is not resumed.
+    Raises InputError for that, and when the run's trainer still lives; LedgerError when there is no such run.
     """
     document = ledger.find(name)
     run_id = document["id"]
@@ -40,12 +43,6 @@ def resume(workspace: Workspace, ledger: Ledger, name: str, sets: list[str], not
     if life.held(folder / "alive"):
         raise InputError(
             "its trainer is alive", where=f"run {run_id}", mend=f"stop it first: labassist stop {run_id}"
-        )
-    if document["kind"] != "job":
-        raise InputError(
-            "only a job can be resumed: this command wrote no checkpoints that labassist knows",
-            where=f"run {run_id}",
-            mend="start it again with labassist run",
         )
     if document["state"] == "finished":
         raise InputError(
@@ -57,11 +54,24 @@ def resume(workspace: Workspace, ledger: Ledger, name: str, sets: list[str], not
     if document["state"] == "running" and life.life(folder, document, machine().id) == "unseen":
         notes.append("this ledger is a copy of another one, where that run may still be alive")
     origin, path = last_checkpoint(ledger, document, notes)
+    if document["kind"] == "command":
+        plan = _command_plan(workspace, document, path, sets)
+    else:
+        plan = _job_plan(workspace, document, sets)
+    plan.note, plan.resumed_from, plan.resume_path = note, origin, path
+    started = launch(workspace, ledger, plan)
+    current = ledger.run(started)
+    if current and current["code"]["digest"] != document["code"]["digest"]:
+        notes.append("the code has changed since that run: the joined curve is not one experiment")
+    return Resumed(started, origin, notes)
+
+
+def _job_plan(workspace: Workspace, document: dict[str, Any], sets: list[str]) -> Plan:
     flat = dict(document["config"])
     if sets:
         job = load_job(workspace, document["job"])
         flat |= job_config.parse_sets(job.spec, sets)
-    plan = Plan(
+    return Plan(
         job=document["job"],
         kind="job",
         argv=document["argv"],
@@ -71,37 +81,61 @@ def resume(workspace: Workspace, ledger: Ledger, name: str, sets: list[str], not
         profile=document.get("profile", ""),
         nested=job_config.Config(document.get("profile", ""), flat).nested,
         flat=flat,
-        note=note,
-        resumed_from=origin,
-        resume_path=path,
     )
-    started = launch(workspace, ledger, plan)
-    current = ledger.run(started)
-    if current and current["code"]["digest"] != document["code"]["digest"]:
-        notes.append("the code has changed since that run: the joined curve is not one experiment")
-    return Resumed(started, origin, notes)
+
+
+def _command_plan(workspace: Workspace, document: dict[str, Any], path: Path | None, sets: list[str]) -> Plan:
+    """Return the same command once more; its trainer reads in the order which checkpoint to go on from."""
+    if sets:
+        raise InputError("a command has no settings of ours", where="--set", mend="change its script")
+    if path is None:
+        raise InputError(
+            "this command left no complete checkpoint that labassist knows",
+            where=f"run {document['id']}",
+            mend="start it again; a script with labassist.record.attach(trainer) can be resumed",
+        )
+    argv = secrets.fill(document["argv"], os.environ)
+    return Plan(
+        job=document["job"],
+        kind="command",
+        argv=argv,
+        mode=document["mode"],
+        seed=document["seed"],
+        threads=document.get("threads", 1),
+        outputs=[output["path"] for output in document.get("outputs", [])],
+        cwd=document["cwd"],
+        script=command_script(workspace.root / document["cwd"], argv),
+    )
 
 
 def last_checkpoint(ledger: Ledger, document: dict[str, Any], notes: list[str]) -> tuple[Origin, Path | None]:
-    """Return the newest checkpoint that is whole, by its own manifest; step 0 and None without one.
+    """Return the newest checkpoint that is whole, and its folder; step 0 and None without one.
 
     A damaged one is passed over with a note. A segment that died before its first checkpoint hands over
     the one that it came from.
     """
     run_id = document["id"]
-    for folder in sorted((ledger.run_folder(run_id) / "checkpoints").glob("step-????????"), reverse=True):
+    for step, place in reversed(committed(ledger.run_folder(run_id)).items()):
         try:
-            inspect(folder)
+            manifest = inspect(place)
         except CheckpointError as error:
-            notes.append(f"passed over {folder.name}: {error.what}")
+            notes.append(f"passed over {place.name}: {error.what}")
             continue
-        return Origin(run_id, int(folder.name[5:])), folder
+        return Origin(run_id, step), folder_of(place, manifest)
     came_from = document.get("resumed_from")
     if came_from and came_from["step"]:
-        folder = ledger.run_folder(came_from["run"]) / "checkpoints" / f"step-{came_from['step']:08d}"
-        inspect(folder)
-        return Origin(came_from["run"], came_from["step"]), folder
+        return Origin(**came_from), checkpoint_folder(ledger, came_from["run"], came_from["step"])
     return Origin(run_id, 0), None
+
+
+def checkpoint_folder(ledger: Ledger, run_id: str, step: int) -> Path:
+    """Return the folder of one checkpoint, verified. Raises CheckpointError."""
+    place = committed(ledger.run_folder(run_id)).get(step)
+    if place is None:
+        raise CheckpointError(
+            f"run {run_id} has no whole checkpoint at step {step}", where=str(ledger.folder)
+        )
+    return folder_of(place, inspect(place))
 
 
 def lineage(ledger: Ledger, document: dict[str, Any]) -> list[dict[str, Any]]:

@@ -1,8 +1,9 @@
 """The supervisor of one run: a detached process that starts the trainer, watches it and closes its record.
 
 `python -m labassist.runs.supervise LEDGER RUN` adopts a living run; with the descriptors of the two
-locks behind it, it starts a new one. It stays in its own session, so a lost SSH link does not reach it,
-and it may be killed at any time: the next labassist process adopts the run.
+locks behind it, it starts a new one; with `--watch`, it watches a trainer that started by itself. It stays
+in its own session, so a lost SSH link does not reach it, and it may be killed at any time: the next
+labassist process adopts the run.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("ledger", type=Path)
     parser.add_argument("run")
     parser.add_argument("--locks", nargs=2, type=int, metavar=("ALIVE", "SUPERVISED"))
+    parser.add_argument("--watch", type=int, metavar="SUPERVISED")
     args = parser.parse_args(argv)
     folder = args.ledger / "runs" / args.run
     command = json.loads(os.environ.pop(ARGV, "[]"))
@@ -45,6 +47,10 @@ def main(argv: list[str] | None = None) -> int:
         child = _start(folder, order, command, alive)
         os.close(alive)
         return _watch(args.ledger, args.run, child, stop)
+    if args.watch is not None:
+        stop = _StopRequest()
+        _own(args.watch)
+        return _watch(args.ledger, args.run, None, stop)
     taken = life.take(folder / "supervised", patience=0.2)
     if taken is None:
         return 0
