@@ -55,7 +55,7 @@ def enlist(workspace: Workspace, run_id: str, told: dict[str, Any]) -> None:
         record, order = describe(workspace, ledger, plan, run_id, folder)
         write_order(folder, order)
         ledger.write("start", to_document(record))
-        spawn_supervisor(ledger.folder, run_id, "--watch", str(supervised), pass_fds=(supervised,))
+        spawn_supervisor(ledger.folder, run_id, "--supervised", str(supervised), pass_fds=(supervised,))
     os.close(supervised)
 
 

@@ -91,7 +91,9 @@ def launch(workspace: Workspace, ledger: Ledger, plan: Plan) -> str:
         record, order = describe(workspace, ledger, plan, run_id, folder)
         write_order(folder, order)
         ledger.write("start", to_document(record))
-        spawn_supervisor(ledger.folder, run_id, "--locks", *map(str, locks), argv=plan.argv, pass_fds=locks)
+        alive, supervised = map(str, locks)
+        options = ("--alive", alive, "--supervised", supervised)
+        spawn_supervisor(ledger.folder, run_id, *options, argv=plan.argv, pass_fds=locks)
     except BaseException:
         with contextlib.suppress(LabError):
             if ledger.run(run_id):

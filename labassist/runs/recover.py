@@ -15,7 +15,7 @@ from pathlib import Path
 from labassist.ledger.environment import machine
 from labassist.ledger.store import Ledger
 from labassist.runs import life
-from labassist.runs.absorb import Absorber
+from labassist.runs.absorb import Absorber, iso
 from labassist.runs.launch import spawn_supervisor
 
 
@@ -34,13 +34,27 @@ def recover(ledger: Ledger) -> list[str]:
         if state == "unseen" or life.held(folder / "supervised"):
             continue
         if state == "alive":
-            spawn_supervisor(ledger.folder, run_id)
-            done.append(f"adopted run {run_id}: its supervisor was gone, its trainer goes on")
+            if _adopt(ledger, run_id, folder):
+                done.append(f"adopted run {run_id}: its supervisor was gone, its trainer goes on")
             continue
         closed = _close(ledger, run_id, folder)
         if closed:
             done.append(closed)
     return done
+
+
+def _adopt(ledger: Ledger, run_id: str, folder: Path) -> bool:
+    """Start a supervisor for a living trainer. The lock is taken here: of many that look, one adopts."""
+    lock = life.take(folder / "supervised", patience=0.05)
+    if lock is None:
+        return False
+    try:
+        since = iso((folder / "supervised").stat().st_mtime)
+        options = ("--supervised", str(lock), "--unwatched-since", since)
+        spawn_supervisor(ledger.folder, run_id, *options, pass_fds=(lock,))
+    finally:
+        os.close(lock)
+    return True
 
 
 def _close(ledger: Ledger, run_id: str, folder: Path) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 
 from labassist.ledger.store import Ledger
 from labassist.runs import life
-from labassist.runs.absorb import Absorber, iso, now
+from labassist.runs.absorb import Absorber, now
 from labassist.runs.launch import ARGV
 
 GRACE_S = 60.0
@@ -34,31 +34,22 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="labassist.runs.supervise")
     parser.add_argument("ledger", type=Path)
     parser.add_argument("run")
-    parser.add_argument("--locks", nargs=2, type=int, metavar=("ALIVE", "SUPERVISED"))
-    parser.add_argument("--watch", type=int, metavar="SUPERVISED")
+    parser.add_argument("--supervised", type=int, required=True, metavar="FD", help="the lock, taken for us")
+    parser.add_argument("--alive", type=int, metavar="FD", help="start the trainer, and hand it this lock")
+    parser.add_argument("--unwatched-since", metavar="TIME", help="adopt a trainer that nobody watched")
     args = parser.parse_args(argv)
     folder = args.ledger / "runs" / args.run
     command = json.loads(os.environ.pop(ARGV, "[]"))
-    if args.locks:
-        alive, supervised = args.locks
-        stop = _StopRequest()
-        _own(supervised)
-        order = json.loads((folder / "order.json").read_text())
-        child = _start(folder, order, command, alive)
-        os.close(alive)
-        return _watch(args.ledger, args.run, child, stop)
-    if args.watch is not None:
-        stop = _StopRequest()
-        _own(args.watch)
-        return _watch(args.ledger, args.run, None, stop)
-    taken = life.take(folder / "supervised", patience=0.2)
-    if taken is None:
-        return 0
     stop = _StopRequest()
-    since = iso((folder / "supervised").stat().st_mtime)
-    _own(taken)
-    _note_gap(Ledger.open(args.ledger), args.run, f"{since}/{now()}")
-    return _watch(args.ledger, args.run, None, stop)
+    _own(args.supervised)
+    child = None
+    if args.alive is not None:
+        order = json.loads((folder / "order.json").read_text())
+        child = _start(folder, order, command, args.alive)
+        os.close(args.alive)
+    if args.unwatched_since:
+        _note_gap(Ledger.open(args.ledger), args.run, f"{args.unwatched_since}/{now()}")
+    return _watch(args.ledger, args.run, child, stop)
 
 
 class _StopRequest:
