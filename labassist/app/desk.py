@@ -235,7 +235,7 @@ def matching(runs: Sequence[dict[str, Any]], text: str) -> list[dict[str, Any]]:
 
     from labassist.ledger.search import select
 
-    words = re.split(r"\s+(?=[^\s<>=!~]+\s*(?:[<>=!~]|\s|$))", text.strip()) if text.strip() else []
+    words = re.sub(r"\s*(<=|>=|!=|=|<|>|~)\s*", r"\1", text).split()
     expressions = [word for word in words if re.search(r"[<>=~]", word)]
     found = select(runs, expressions)
     for word in words:

@@ -12,7 +12,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 
 from labassist.app import actions, messages
-from labassist.app.widgets.lines import Lines, fitted
+from labassist.app.widgets.lines import Lines, fitted, folded
 from labassist.app.words import Line
 
 if TYPE_CHECKING:
@@ -111,8 +111,13 @@ class LabScreen(Screen[Any]):
         self.call_after_refresh(self.refresh_lines)
 
     def notice(self, line: Line) -> None:
-        """Show one line of news; an empty one clears it."""
-        self.lines("#notice").show(line)
+        """Show news in at most three lines; an empty line clears them."""
+        root = str(self.lab.workspace.root)
+        line = [(text.replace(f"{root}/", "").replace(root, "this workspace"), kind) for text, kind in line]
+        lines = folded([line], max(20, self.size.width - 2))[:3]
+        widget = self.lines("#notice")
+        widget.styles.height = max(1, len(lines))
+        widget.show(*lines)
 
     def lines(self, selector: str) -> Lines:
         """Return one of this screen's text widgets."""

@@ -14,15 +14,15 @@ from textual.widget import Widget
 from labassist.app import messages, words
 from labassist.app.actions import COURSE
 from labassist.app.screens.base import LabScreen
-from labassist.app.widgets.lines import Lines, fitted
+from labassist.app.widgets.lines import Lines, fitted, folded
 from labassist.app.widgets.rows import Column, Rows
 from labassist.app.words import Line, Piece
 from labassist.errors import InputError
 from labassist.runs.jobs import Job, list_jobs, load_job
 
 FIRST_START = (
-    "Welcome. A run trains a small model and records everything that made it what it is.",
-    "Press enter to start the first one: some seconds on one core. Then replay it, bit for bit.",
+    "Welcome. A run trains a small model and records all that made it what it is.",
+    "Enter starts the first one, some seconds on one core. Then replay it by y.",
 )
 
 COLUMNS = (
@@ -226,26 +226,20 @@ class CourseScreen(LabScreen):
     def _about(self) -> None:
         """Say what the highlighted job is, or greet a newcomer."""
         row = self.query_one(Rows).here
+        lines: list[Line] = []
         if self.lab.runs is not None and not self.lab.runs.runs and not self.lab.runs.readonly:
-            self.lines("#about").show(*[[(text, "plain")] for text in FIRST_START])
-            return
-        if row is None:
-            self.lines("#about").show([])
-        elif row.problem:
-            self.lines("#about").show([(f"{self.lab.signs.alarm} ", "bad"), (row.problem, "plain")])
-        else:
-            lines: list[Line] = [[(row.name, "strong"), (f"  {row.job.summary}" if row.job else "", "plain")]]
+            lines = [[(text, "plain")] for text in FIRST_START]
+        elif row is not None and row.problem:
+            lines = [[(f"{self.lab.signs.alarm} ", "bad"), (row.problem, "plain")]]
+        elif row is not None:
+            lines = [[(row.name, "strong"), (f"  {row.job.summary}" if row.job else "", "plain")]]
             if row.runs:
                 newest = row.runs[-1]
-                lines.append(
-                    [
-                        ("last finished ", "dim"),
-                        (f"{words.ago(newest['ended'])} ago", "plain"),
-                        (f", {newest['step']:,} steps in {words.span(newest.get('seconds', 0))}", "plain"),
-                        (f", profile {newest['profile']}" if newest.get("profile") else "", "plain"),
-                    ]
-                )
-            self.lines("#about").show(*lines)
+                said = f"{words.ago(newest['ended'])} ago, {newest['step']:,} steps"
+                said += f" in {words.span(newest.get('seconds', 0))}"
+                said += f", profile {newest['profile']}" if newest.get("profile") else ""
+                lines.append([("last finished ", "dim"), (said, "plain")])
+        self.lines("#about").show(*folded(lines, max(20, self.size.width - 4)))
 
     def _show_live(self, message: messages.RunGrew) -> None:
         document = message.document

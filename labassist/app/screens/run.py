@@ -16,7 +16,7 @@ from labassist.app.health import Health
 from labassist.app.screens.base import LabScreen
 from labassist.app.verdict import progress_lines, verdict_lines
 from labassist.app.widgets.chart import ChartView
-from labassist.app.widgets.lines import Lines, fitted
+from labassist.app.widgets.lines import Lines, fitted, folded, wrapped
 from labassist.app.words import Line
 from labassist.ledger.curves import same_value
 
@@ -287,12 +287,12 @@ class RunScreen(LabScreen):
         health = self._outcome(document) + self._health.words(document, self.lab.signs)
         if stacked:
             self.lines("#values").show(*values)
-            self.lines("#progress").show(*_wrapped(progress, side))
-            self.lines("#health").show(*_folded(health, side))
+            self.lines("#progress").show(*wrapped(progress, side))
+            self.lines("#health").show(*folded(health, side))
         else:
             self.lines("#values").show(fitted(values, side))
             self.lines("#progress").show(fitted(progress, side))
-            self.lines("#health").show(*_folded(health, side))
+            self.lines("#health").show(*folded(health, side))
 
     def _pace_words(self, document: Mapping[str, Any], step: int, total: int) -> list[str]:
         """Return the rate, the time left or taken."""
@@ -349,7 +349,7 @@ class RunScreen(LabScreen):
         widget = self.lines("#verdict")
         lines = self._verdict_lines()
         widget.set_class(bool(lines), "-shown")
-        widget.show(*_folded(lines, widget.size.width) if widget.size.width else lines)
+        widget.show(*folded(lines, widget.size.width) if widget.size.width else lines)
 
     def _verdict_lines(self) -> list[Line]:
         document = self._document
@@ -368,32 +368,3 @@ class RunScreen(LabScreen):
             return [[(f"{marks.no} no verdict: ", "bad"), (own.problem, "plain")]]
         found = (own.answer if own else None) or (newest or {}).get("verdict") or document.get("verdict")
         return verdict_lines(found, marks, plain=self.lab.plain, room=room) if found else []
-
-
-def _wrapped(parts: list[Line], width: int) -> list[Line]:
-    """Return parts on as many lines as they need."""
-    lines: list[Line] = []
-    rest = parts
-    while rest:
-        taken = 1
-        while taken < len(rest) and words.length(fitted(rest[: taken + 1], 10_000)) <= width:
-            taken += 1
-        lines.append(fitted(rest[:taken], max(width, 10_000)))
-        rest = rest[taken:]
-    return lines
-
-
-def _folded(lines: list[Line], width: int) -> list[Line]:
-    """Return lines with what does not fit put on the next one, broken at spaces; only the last piece is broken."""
-    folded: list[Line] = []
-    for line in lines:
-        while words.length(line) > width > 8:
-            *head, (text, kind) = line
-            room = width - words.length(head)
-            cut = text.rfind(" ", 0, room + 1)
-            if cut <= 0:
-                break
-            folded.append([*head, (text[:cut], kind)])
-            line = [("  ", "plain"), (text[cut + 1 :], kind)]
-        folded.append(line)
-    return folded

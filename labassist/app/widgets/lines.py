@@ -75,6 +75,36 @@ def fitted(pieces: Sequence[Line], width: int, gap: str = "  ") -> Line:
     return line
 
 
+def wrapped(parts: Sequence[Line], width: int) -> list[Line]:
+    """Return whole parts on as many lines as they need."""
+    lines: list[Line] = []
+    rest = list(parts)
+    while rest:
+        taken = 1
+        while taken < len(rest) and sum(map(length, rest[: taken + 1])) + 2 * taken <= width:
+            taken += 1
+        lines.append([piece for part in rest[:taken] for piece in [("  ", "plain"), *part]][1:])
+        rest = rest[taken:]
+    return lines
+
+
+def folded(lines: Sequence[Line], width: int) -> list[Line]:
+    """Return lines no longer than `width`: what does not fit stands on the next one, broken at a space if it can."""
+    result: list[Line] = []
+    for line in lines:
+        while length(line) > width > 8:
+            *head, (text, kind) = line
+            room = width - length(head)
+            if room <= 0:
+                break
+            cut = text.rfind(" ", 1, room + 1)
+            end = cut if cut > 0 else room
+            result.append([*head, (text[:end], kind)])
+            line = [("  ", "plain"), (text[end:].lstrip(), kind)]
+        result.append(line)
+    return result
+
+
 def _cells(line: Line, width: int) -> list[tuple[str, str]] | None:
     """Return a line cell by cell; None where a character is not one cell wide."""
     cells = [(character, kind) for text, kind in line for character in text][:width]

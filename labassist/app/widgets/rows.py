@@ -133,8 +133,11 @@ class Rows(Widget, can_focus=True):
             self.post_message(self.Chosen())
 
     def on_resize(self) -> None:
-        """Keep the highlighted row on the screen."""
+        """Keep the highlighted row on the screen, and the screen full."""
+        top = self._top
         self._scroll()
+        if top != self._top:
+            self.refresh()
 
     def render_line(self, y: int) -> Strip:
         """Return the heading or a row."""
