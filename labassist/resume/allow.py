@@ -11,11 +11,28 @@ from typing import Literal
 
 from labassist.resume.safepickle import DTYPES, Global
 
+_BUILTINS = {
+    "set",
+    "frozenset",
+    "dict",
+    "list",
+    "tuple",
+    "bytearray",
+    "bytes",
+    "complex",
+    "slice",
+    "range",
+    "int",
+    "float",
+    "str",
+    "bool",
+    "object",
+}
 _EXACT = {
     "collections": {"OrderedDict", "defaultdict", "Counter", "deque"},
     "_codecs": {"encode"},
-    "builtins": {"set", "frozenset", "dict", "list", "tuple", "bytearray", "complex", "slice", "range", "int"}
-    | {"float", "str", "bool", "bytes", "object"},
+    "builtins": _BUILTINS,
+    "__builtin__": _BUILTINS,
     "copyreg": {"_reconstructor"},
     "copy_reg": {"_reconstructor"},
     "datetime": {"datetime", "date", "time", "timedelta", "timezone"},

@@ -135,7 +135,8 @@ def _adapter(found: Description) -> None:
     halves = sorted({tensor.dtype for tensor in trained.values()} & {"BF16", "F16"})
     if halves and found.format.startswith("hf-"):
         words = {"BF16": "bfloat16", "F16": "float16"}
-        found.add("adapter-dtype", "model", dtype=words[halves[0]])
+        mended: Severity | None = "info" if found.facts.get("attached") else None
+        found.add("adapter-dtype", "model", severity=mended, dtype=words[halves[0]])
     if found.step and any("lora_B" in name for name in trained) and _all_zero(found.path):
         found.add("lora-b-zero", "model", step=found.step)
 

@@ -375,6 +375,8 @@ def _called(what: Any, arguments: tuple[Any, ...]) -> Any:
         return tuple(arguments[0]) if arguments and isinstance(arguments[0], list | tuple) else ()
     if what == Global("_codecs", "encode") and arguments and isinstance(arguments[0], str):
         return arguments[0].encode("latin-1", "replace")
+    if what.name == "bytes" and what.module in ("builtins", "__builtin__") and not arguments:
+        return b""
     return Obj(what, arguments)
 
 

@@ -242,7 +242,7 @@ def storages(value: Any) -> list[Storage]:
         if isinstance(item, Tensor):
             if item.storage:
                 earlier = found.get(item.storage.key)
-                if earlier is None or earlier.count < item.storage.elements:
+                if earlier is None or earlier.elements < item.storage.elements:
                     found[item.storage.key] = item.storage
             continue
         if not isinstance(item, dict | list | tuple | Obj) or id(item) in seen:

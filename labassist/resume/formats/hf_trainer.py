@@ -21,6 +21,8 @@ FOLDER = re.compile(r"checkpoint-(\d+)")
 _RNG = re.compile(r"rng_state_(\d+)\.pth")
 _INCOMPLETE = "checkpoint-is-incomplete.txt"
 _STEMS = ("model", "pytorch_model")
+_AHEAD = "labassist-ahead-*.pt"
+"""Written by record.attach: the script that made this checkpoint mends what the stock Trainer gets wrong."""
 
 
 def detect(path: Path) -> bool:
@@ -51,6 +53,8 @@ def read(path: Path, verify: bool) -> Description:
         _rng(reader)
     _scaler(reader, args, only_model)
     _facts(found, args, state)
+    for file in sorted(path.glob(_AHEAD)):
+        reader.torch(file, "rng")
     reader.small_json(path, skip=(STATE, "config.json", "adapter_config.json"))
     return found
 
@@ -250,5 +254,6 @@ def _facts(found: Description, args: dict[str, Any], state: dict[str, Any]) -> N
         facts["precision"] = halves[0] if halves else "fp32"
     epoch = state.get("epoch")
     facts["mid_epoch"] = isinstance(epoch, float) and epoch != int(epoch)
-    if facts["mid_epoch"] and found.states["rng"] == "present":
+    facts["attached"] = any(found.path.glob(_AHEAD))
+    if facts["mid_epoch"] and found.states["rng"] == "present" and not facts["attached"]:
         found.add("augmentation-order", "rng")

@@ -1,0 +1,225 @@
+"""Pickles are read without being run: the same values as pickle gives, and no code of the file executed."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import io
+import os
+import pickle
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ckpt_layouts import FORMATS, accelerate, hf, hf_peft
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labassist.resume import torchfile
+from labassist.resume.allow import trust
+from labassist.resume.check import check
+from labassist.resume.safepickle import BadPickle, Global, Tensor, load
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.tuples(inner, inner)
+        | st.dictionaries(st.text() | st.integers() | st.tuples(st.integers(), st.text()), inner, max_size=4)
+    ),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(value=plain, protocol=st.integers(0, 5))
+def test_plain_values_are_what_pickle_gives(value: Any, protocol: int) -> None:
+    assert load(io.BytesIO(pickle.dumps(value, protocol)), set()) == value
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.binary(max_size=60))
+def test_any_bytes_are_a_value_or_one_error(data: bytes) -> None:
+    with contextlib.suppress(BadPickle):
+        load(io.BytesIO(data), set())
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_a_damaged_pickle_is_a_value_or_one_error(data: st.DataObject) -> None:
+    whole = bytearray(pickle.dumps({"a": [1, 2.5, ("x", b"y")], "b": collections.OrderedDict(z=1)}, 2))
+    for _ in range(data.draw(st.integers(1, 4))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(BadPickle):
+        load(io.BytesIO(whole), set())
+
+
+def test_shared_and_cyclic_values_come_back() -> None:
+    shared: list[Any] = [1]
+    value = {"a": shared, "b": shared}
+    found = load(io.BytesIO(pickle.dumps(value)), set())
+    assert found["a"] is found["b"]
+    cyclic: list[Any] = []
+    cyclic.append(cyclic)
+    found = load(io.BytesIO(pickle.dumps(cyclic)), set())
+    assert found[0] is found
+
+
+def test_a_key_of_deeply_nested_tuples_is_not_hashed() -> None:
+    key: Any = ()
+    for _ in range(60):
+        key = (key, key)  # its hash would take 2^60 steps
+    data = io.BytesIO()
+    pickle.dump([key], data)
+    nested = data.getvalue()
+    # The same key used in a dict: EMPTY_DICT, the key's opcodes, a value, SETITEM.
+    body = pickle.dumps(key)[2:-1]
+    assert load(io.BytesIO(nested), set())
+    frame = body[9:] if body[:1] == b"\x95" else body
+    found = load(io.BytesIO(b"\x80\x04}" + frame + b"K\x01s."), set())
+    assert list(found.values()) == [1]
+
+
+class Shell:
+    """Pickles as a call of os.system."""
+
+    def __init__(self, command: str) -> None:
+        self.command = command
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, (self.command,)
+
+
+class Evaluated(Shell):
+    def __reduce__(self) -> tuple[Any, ...]:
+        return eval, (f"__import__('os').system({self.command!r})",)
+
+
+class Spawned(Shell):
+    def __reduce__(self) -> tuple[Any, ...]:
+        return subprocess.Popen, (["sh", "-c", self.command],)
+
+
+BEARERS: dict[str, tuple[Callable[[Path], Path], list[str]]] = {
+    "hf": (hf, ["optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin"]),
+    "hf-fp16": (FORMATS["hf-fp16"], ["scaler.pt"]),
+    "hf-peft": (hf_peft, ["optimizer.pt"]),
+    "accelerate": (
+        accelerate,
+        ["optimizer.bin", "scheduler.bin", "random_states_0.pkl", "dl_state_dict.bin"],
+    ),
+    "nanogpt": (FORMATS["nanogpt"], [""]),
+    "plain-pt": (FORMATS["plain-pt"], [""]),
+    "plain-legacy": (FORMATS["plain-legacy"], [""]),
+}
+
+
+def hostile(path: Path, payload: Any, kind: str) -> None:
+    """Put a payload into a checkpoint's file beside what it held."""
+    value = {"harmless": 1, "payload": payload}
+    if kind == "bare":
+        path.write_bytes(pickle.dumps(value))
+    else:
+        torch.save(value, path, _use_new_zipfile_serialization=kind == "zip")
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("kind", ["zip", "legacy", "bare"])
+@pytest.mark.parametrize(
+    ("name", "file"), [(name, file) for name, (_, files) in BEARERS.items() for file in files]
+)
+def test_a_hostile_pickle_is_reported_and_not_run(tmp_path: Path, name: str, file: str, kind: str) -> None:
+    path = BEARERS[name][0](tmp_path / "x")
+    target = path / file if file else path
+    for payload in (Spawned, Evaluated, Shell):
+        witness = tmp_path / "witness"
+        hostile(target, payload(f"touch {witness}"), kind)
+        report = check(path)
+        assert not witness.exists()
+        found = [one for one in report.found.findings if one.code == "pickle-hostile"]
+        assert found and found[0].severity == "error"
+        assert found[0].path in (file, target.name)
+        assert report.verdict == "BROKEN"
+    torch.load(target, weights_only=False) if kind != "bare" else pickle.loads(target.read_bytes())
+    assert (tmp_path / "witness").exists()  # the payload does work where the file is loaded
+
+
+@pytest.mark.fault
+def test_a_hostile_pickle_that_is_cut_is_still_reported(tmp_path: Path) -> None:
+    path = hf(tmp_path / "x")
+    whole = pickle.dumps([Shell("true"), list(range(100))])
+    (path / "scheduler.pt").write_bytes(whole[:-40])
+    codes = {one.code for one in check(path).found.findings}
+    assert {"pickle-hostile", "file-torn"} <= codes
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "word"),
+    [
+        ("torch._utils", "_rebuild_tensor_v2", "known"),
+        ("torch", "BFloat16Storage", "known"),
+        ("torch", "bfloat16", "known"),
+        ("collections", "OrderedDict", "known"),
+        ("numpy._core.multiarray", "_reconstruct", "known"),
+        ("numpy.core.multiarray", "_reconstruct", "known"),
+        ("numpy.dtypes", "UInt32DType", "known"),
+        ("transformers.trainer_utils", "IntervalStrategy", "known"),
+        ("posix", "system", "hostile"),
+        ("builtins", "getattr", "hostile"),
+        ("builtins", "eval", "hostile"),
+        ("copyreg", "extension 7", "hostile"),
+        ("torch.hub", "load", "foreign"),
+        ("torch.utils.collect_env", "run", "foreign"),
+        ("torch.storage", "_load_from_bytes", "foreign"),
+        ("numpy.testing._private.utils", "runstring", "foreign"),
+        ("transformers.utils", "logging.os.system", "foreign"),
+        ("my_project.model", "Net", "foreign"),
+    ],
+)
+def test_names_are_trusted_one_by_one(module: str, name: str, word: str) -> None:
+    assert trust(Global(module, name)) == word
+
+
+@pytest.mark.parametrize("new", [True, False])
+def test_tensors_are_described_and_fetched_one_at_a_time(tmp_path: Path, new: bool) -> None:
+    tensors = {
+        "a": torch.arange(6, dtype=torch.float64).reshape(2, 3),
+        "b": torch.tensor(2.5, dtype=torch.bfloat16),
+        "c": torch.arange(10, dtype=torch.int32)[4:6],
+        "p": torch.nn.Parameter(torch.ones(3, dtype=torch.float16)),
+        "d": torch.tensor([True, False]),
+    }
+    path = tmp_path / "t.pt"
+    torch.save(tensors, path, _use_new_zipfile_serialization=new)
+    loaded = torchfile.read(path)
+    described = {name: (tensor.dtype, tensor.shape) for name, tensor in loaded.value.items()}
+    assert described == {
+        "a": ("F64", (2, 3)),
+        "b": ("BF16", ()),
+        "c": ("I32", (2,)),
+        "p": ("F16", (3,)),
+        "d": ("BOOL", (2,)),
+    }
+    for name, tensor in tensors.items():
+        raw = (
+            tensor.detach().contiguous().view(torch.uint8)
+            if tensor.dim()
+            else tensor.reshape(1).view(torch.uint8)
+        )
+        assert loaded.data(loaded.value[name]) == bytes(raw.flatten().tolist())
+    assert loaded.numbers([loaded.value["b"]]) == [2.5]
+    assert isinstance(loaded.value["a"], Tensor)
+
+
+def test_a_compressed_archive_is_refused(tmp_path: Path) -> None:
+    import zipfile
+
+    path = tmp_path / "bomb.pt"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("bomb/data.pkl", pickle.dumps([0] * 10))
+        archive.writestr("bomb/data/0", b"\0" * 10_000_000)
+    with pytest.raises(torchfile.Torn, match="compressed"):
+        torchfile.read(path)
