@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from labassist.cli.parsing import Subparsers
+    from labassist.cli.parsing import Parser, Subparsers
 
 
 def register(sub: Subparsers) -> None:
@@ -33,6 +33,51 @@ def register(sub: Subparsers) -> None:
     parser.add_argument("--plan", metavar="FILE", help="TOML or JSON with what the resume is to do")
     parser.add_argument("--quick", action="store_true", help="sizes and structure only, no checksums")
 
+    parser = command(
+        inner,
+        "prove",
+        prove,
+        help="run a job unbroken and interrupted, and say whether the resumed run is the same bit for bit",
+        example="labassist ckpt prove 01-first-loop/train --profile tiny --at 50\n"
+        "labassist ckpt prove --kill -- python my_train.py",
+        takes_rest=True,
+    )
+    _run_options(parser)
+    parser.add_argument(
+        "--kill", action="store_true", help="kill the trainer at that step, without a warning"
+    )
+
+    parser = command(
+        inner,
+        "ablate",
+        ablate,
+        help="resume with each of the six states left out in turn, and show what each is worth",
+        example="labassist ckpt ablate 01-first-loop/train --profile tiny --drop optimizer --drop rng",
+        takes_rest=True,
+    )
+    _run_options(parser)
+    parser.add_argument(
+        "--drop",
+        action="append",
+        default=[],
+        metavar="STATE",
+        help="leave out only this state; may be repeated (default: each of the six)",
+    )
+
+
+def _run_options(parser: Parser) -> None:
+    """Add what says which runs are made; the names and meanings are those of `labassist run`."""
+    parser.add_argument("job", nargs="?", metavar="JOB", help="LAB/JOB, as 01-first-loop/train")
+    parser.add_argument("--at", type=int, metavar="STEP", help="step of the interruption (default: half way)")
+    parser.add_argument("--profile", metavar="NAME", help="numbers to start from: tiny, laptop, gpu …")
+    parser.add_argument("--config", metavar="FILE", help="a TOML file of overrides")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="K=V", dest="sets", help="one override; may be repeated"
+    )
+    parser.add_argument("--seed", type=int, default=None, metavar="N", help="seed of every generator (1337)")
+    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads of the trainer")
+    parser.set_defaults(mode="exact", note="", out=[])
+
 
 def check(args: argparse.Namespace) -> int:
     """Check one checkpoint or a folder of them; the exit status is the verdict."""
@@ -48,6 +93,118 @@ def check(args: argparse.Namespace) -> int:
     answer = inspect(Path(args.path), plan, verify=not args.quick, memory=memory())
     emit(answer.document(), args.json, lambda: _text(answer.document()))
     return EXIT[answer.verdict]
+
+
+def prove(args: argparse.Namespace) -> int:
+    """Make the three runs and compare them; the exit status is the verdict, as for `replay`."""
+    from labassist.cli.output import emit, say
+    from labassist.cli.runs import opened, plan
+    from labassist.ledger.verdict import EXIT
+    from labassist.resume.prove import prove as run_all
+    from labassist.runs.follow import Interrupted, follow
+
+    workspace, ledger = opened(args)
+    wanted = plan(args, workspace)
+    try:
+        proved = run_all(
+            workspace,
+            ledger,
+            wanted,
+            at=args.at,
+            kill=args.kill,
+            follow=lambda run: follow(ledger, run),
+            say=say,
+        )
+    except Interrupted:
+        say("interrupted: no verdict")
+        return 130
+    document = proved.document()
+    emit(document, args.json, lambda: _proved(document))
+    return EXIT[proved.verdict.verdict]
+
+
+def _proved(document: dict[str, Any]) -> str:
+    runs, compared = document["runs"], document["compared"]
+    lines = [
+        f"{document['verdict']}  {document['job']}  resumed from step {document['resumed_from']['step']}",
+        f"  uninterrupted {runs['uninterrupted']}, interrupted {runs['interrupted']} "
+        f"at step {document['interrupted_at']}, resumed {runs['resumed']}",
+        f"  compared {compared['steps']} steps, {compared['series']} series, {compared['tensors']} tensors, "
+        f"{len(document['rng'])} states of the random generators",
+    ]
+    first = document["first_difference"]
+    if first and "step" in first:
+        lines.append(
+            f"  first difference at step {first['step']}: {first['series']} {first['a']} / {first['b']}"
+        )
+    elif first:
+        lines.append("  first difference: " + ", ".join(f"{key} {value}" for key, value in first.items()))
+    if document["culprit"]:
+        lines.append(f"  culprit: {document['culprit']}")
+    return "\n".join(lines + [f"  {cause}" for cause in document["likely_causes"]])
+
+
+def ablate(args: argparse.Namespace) -> int:
+    """Resume without each state in turn; 0 when the answer is there, whatever it is."""
+    from labassist.cli.output import emit, say
+    from labassist.cli.runs import opened, plan
+    from labassist.resume.ablate import ablate as run_all
+    from labassist.runs.follow import Interrupted, follow
+
+    workspace, ledger = opened(args)
+    wanted = plan(args, workspace)
+    try:
+        found = run_all(
+            workspace,
+            ledger,
+            wanted,
+            at=args.at,
+            states=args.drop,
+            follow=lambda run: follow(ledger, run),
+            say=say,
+        )
+    except Interrupted:
+        say("interrupted: no answer")
+        return 130
+    document = found.document()
+    emit(document, args.json, lambda: _ablated(document))
+    return 0
+
+
+def _ablated(document: dict[str, Any]) -> str:
+    from labassist.cli.output import table
+
+    rows = []
+    for row in document["states"]:
+        first = "" if row["first_divergent_step"] is None else row["first_divergent_step"]
+        peak, final = (_effect(row[key]) for key in ("peak", "final"))
+        rows.append([row["state"] or "(nothing)", row["verdict"], first, peak, final, row["meaning"]])
+    origin = document["resumed_from"]["step"]
+    head = f"{document['job']}  resumed from step {origin}, against run {document['uninterrupted']}"
+    shown = table(["dropped", "verdict", "differs at", "peak", "final", "meaning"], rows)
+    return "\n".join([head, shown, *_overlay(document)])
+
+
+def _effect(effect: dict[str, Any] | None) -> str:
+    return f"{effect['difference']:+.4f}" if effect else ""
+
+
+def _overlay(document: dict[str, Any]) -> list[str]:
+    """Draw the losses after the resume over each other; the steps are counted from the resume."""
+    import os
+
+    from labassist.app.chart import Chart
+
+    steps = document["curves"]["steps"]
+    if not steps:
+        return []
+    encoding = (os.environ.get("LC_ALL") or os.environ.get("LANG") or "").lower()
+    chart = Chart(76, 12, ascii="utf" not in encoding, total=len(steps), x_name="step after the resume")
+    for name, losses in document["curves"]["loss"].items():
+        for step, loss in zip(steps, losses, strict=True):
+            if isinstance(loss, int | float):
+                chart.append(step - steps[0], loss, name)
+    return ["", *chart.rows(), chart.legend()]
 
 
 def _text(document: dict[str, Any]) -> str:

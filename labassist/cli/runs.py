@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from labassist.cli.parsing import Subparsers
     from labassist.ledger.store import Ledger
+    from labassist.runs.launch import Plan
     from labassist.workspace import Workspace
 
 
@@ -84,23 +85,28 @@ def register(sub: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Start a run and, unless detached, follow it to its end."""
-    from labassist.errors import InputError
     from labassist.runs.launch import launch
 
+    workspace, ledger = opened(args)
+    return _started(args, ledger, launch(workspace, ledger, plan(args, workspace)))
+
+
+def plan(args: argparse.Namespace, workspace: Workspace) -> Plan:
+    """Return what a command line with a JOB, or a command after `--`, asks to run."""
+    from labassist.errors import InputError
+
     if args.rest is not None and args.job:
-        raise InputError("give a JOB or a command after --, not both", where="run")
+        raise InputError("give a JOB or a command after --, not both", where=args.command)
     if args.rest is None and not args.job:
-        raise InputError("no JOB and no command", where="run", mend="give LAB/JOB, or -- CMD …")
+        raise InputError("no JOB and no command", where=args.command, mend="give LAB/JOB, or -- CMD …")
     if args.threads is not None and args.threads < 1:
         raise InputError("at least one thread is needed", where=f"--threads {args.threads}")
     if args.seed is not None and not 0 <= args.seed < 2**63:
         raise InputError("a seed is a whole number from 0 to 2^63 - 1", where=f"--seed {args.seed}")
-    workspace, ledger = opened(args)
-    plan = _command_plan(args, workspace) if args.job is None else _job_plan(args, workspace)
-    return _started(args, ledger, launch(workspace, ledger, plan))
+    return _command_plan(args, workspace) if args.job is None else _job_plan(args, workspace)
 
 
-def _job_plan(args: argparse.Namespace, workspace: Workspace) -> Any:
+def _job_plan(args: argparse.Namespace, workspace: Workspace) -> Plan:
     from labassist.runs.jobs import load_job, resolve
     from labassist.runs.launch import Plan
 
@@ -121,7 +127,7 @@ def _job_plan(args: argparse.Namespace, workspace: Workspace) -> Any:
     )
 
 
-def _command_plan(args: argparse.Namespace, workspace: Workspace) -> Any:
+def _command_plan(args: argparse.Namespace, workspace: Workspace) -> Plan:
     from labassist.errors import InputError
     from labassist.runs.command import plan_command
 

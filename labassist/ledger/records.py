@@ -159,6 +159,8 @@ class Run(msgspec.Struct, omit_defaults=True):
     outputs: list[Kept] = []
     """Declared `--out` paths of a command, hashed at its end."""
     resumed_from: Origin | None = None
+    dropped: list[str] = []
+    """States of that checkpoint that were left out on purpose (an ablation)."""
     replay_of: str | None = None
     adopted: list[str] = []
     """`from/to` times during which nobody supervised this run."""

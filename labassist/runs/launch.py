@@ -52,6 +52,8 @@ class Plan:
     outputs: list[str] = field(default_factory=list)
     resumed_from: Origin | None = None
     resume_path: Path | None = None
+    drop: list[str] = field(default_factory=list)
+    """States of the checkpoint that the trainer leaves out on purpose (an ablation)."""
     replay_of: str | None = None
     code: Code | None = None
     """None: capture the workspace as it stands."""
@@ -155,6 +157,7 @@ def describe(
         versions={**environment.versions(hardware), "labassist": __version__},
         outputs=[Kept(path, 0, "", stored=False) for path in plan.outputs],
         resumed_from=plan.resumed_from,
+        dropped=plan.drop,
         replay_of=plan.replay_of,
     )
     order = {
@@ -208,6 +211,7 @@ def _resume(plan: Plan) -> dict[str, Any] | None:
         "run": plan.resumed_from.run,
         "step": plan.resumed_from.step,
         "path": str(plan.resume_path),
+        "drop": plan.drop,
     }
 
 

@@ -117,6 +117,12 @@ def replay(
 def _one_experiment(segments: list[dict[str, Any]]) -> None:
     first = segments[0]
     for later in segments[1:]:
+        if later.get("dropped"):
+            raise InputError(
+                f"run {later['id']} left out {', '.join(later['dropped'])} on purpose, so no unbroken run can repeat it",
+                where=f"run {segments[-1]['id']}",
+                mend="replay it with --segment",
+            )
         same_code = later["code"]["digest"] == first["code"]["digest"]
         if not same_code or later["config"] != first["config"]:
             what = "configuration" if same_code else "code"
@@ -186,6 +192,7 @@ def _plan(
         inputs=_inputs(ledger, original, workspace.root, folder),
         resumed_from=came_from,
         resume_path=_segment_start(ledger, came_from),
+        drop=list(record.dropped) if came_from else [],
         stop_after=record.step if record.state != "finished" and recorded_steps else None,
         env=ledger.objects.get_json(record.env),
         cwd=record.cwd,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,9 +32,17 @@ class Resumed:
     """What a person should know: a torn checkpoint passed over, code that changed since."""
 
 
-def resume(workspace: Workspace, ledger: Ledger, name: str, sets: list[str], note: str = "") -> Resumed:
+def resume(
+    workspace: Workspace,
+    ledger: Ledger,
+    name: str,
+    sets: list[str],
+    note: str = "",
+    drop: Sequence[str] = (),
+) -> Resumed:
     """Start the segment that goes on from run `name` and return it.
 
+    `drop` names states of the checkpoint to leave out on purpose (an ablation).
     Without any complete checkpoint a job starts again from step 0; a command without one is not resumed.
     Raises InputError for that, and when the run's trainer still lives; LedgerError when there is no such run.
     """
@@ -58,7 +67,7 @@ def resume(workspace: Workspace, ledger: Ledger, name: str, sets: list[str], not
         plan = _command_plan(workspace, document, path, sets)
     else:
         plan = _job_plan(workspace, document, sets)
-    plan.note, plan.resumed_from, plan.resume_path = note, origin, path
+    plan.note, plan.resumed_from, plan.resume_path, plan.drop = note, origin, path, list(drop)
     started = launch(workspace, ledger, plan)
     current = ledger.run(started)
     if current and current["code"]["digest"] != document["code"]["digest"]:
