@@ -62,7 +62,7 @@ def progress_lines(
     if not step:
         return [[(f"{marks.live} replaying: ", "good"), (phase or "starting", "plain")]]
     share = step / total if total else 0.0
-    done = f"step {step:,}" + (f"/{total:,}" if total else "")
+    done = f"step {step:,}" + (f"/{total:,}" if total else "") + (f", {phase}" if phase else "")
     lines: list[Line] = [
         [(f"{marks.live} replaying  ", "good"), (bar(share, 24, marks), "key"), (f"  {done}", "plain")]
     ]

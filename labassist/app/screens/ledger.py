@@ -211,13 +211,15 @@ class LedgerScreen(LabScreen):
         readonly = bool(self.lab.runs and self.lab.runs.readonly)
         shown = words.state(run, self._life(run), readonly, self.lab.signs)
         live = self._life(run) == "alive"
-        kind = " replay" if run.get("replay_of") else " resumed" if run.get("resumed_from") else ""
+        name = f"{run['job']} resumed" if run.get("resumed_from") else run["job"]
+        if run.get("replay_of"):
+            name = f"replay of {words.short(run['replay_of'])}"
         loss: Value | None = run.get("last", {}).get("loss")
         verdict = self._verdict(run)
         step = self._steps.get(run["id"], run.get("step", 0)) if live else run.get("step", 0)
         return [
             (words.short(run["id"]), "strong"),
-            (f"{run['job']}{kind}", "plain"),
+            (name, "plain"),
             (run.get("profile", ""), "plain"),
             (run["mode"], "plain"),
             (f"{shown.sign} {shown.word}", shown.kind),

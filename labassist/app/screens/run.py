@@ -24,6 +24,10 @@ RECENT_S = 20.0
 """The rate and the time left are those of the last so many seconds."""
 
 
+PROGRESS_LINES = 2
+"""Most that a replay's progress takes."""
+
+
 class RunScreen(LabScreen):
     """Shows one run, live or over."""
 
@@ -347,9 +351,15 @@ class RunScreen(LabScreen):
 
     def _show_verdict(self) -> None:
         widget = self.lines("#verdict")
-        lines = self._verdict_lines()
+        lines = folded(self._verdict_lines(), widget.size.width or self.size.width - 2)
+        # A verdict in large letters takes the log's place where both have no room.
+        self.set_class(len(lines) > PROGRESS_LINES, "-judged")
         widget.set_class(bool(lines), "-shown")
-        widget.show(*folded(lines, widget.size.width) if widget.size.width else lines)
+        if not self.has_class("-wide"):
+            widget.styles.height = max(1, min(len(lines), 3 if self.has_class("-short") else 9))
+        else:
+            widget.styles.height = None
+        widget.show(*lines)
 
     def _verdict_lines(self) -> list[Line]:
         document = self._document
@@ -359,9 +369,9 @@ class RunScreen(LabScreen):
         own = self.lab.replays.get(self.run)
         newest = self.lab.runs.replays.get(self.run) if self.lab.runs else None
         if self._replaying():
-            phase = own.phase if own else ""
+            phase = own.phase if own and not self._replayed else ""
             if newest is not None and newest["id"] == self._replay and newest["state"] != "running":
-                phase, self._replayed = "comparing", self._replayed
+                phase = "comparing"
             total = (newest or {}).get("total_steps") or document.get("step", 0)
             return progress_lines(phase, self._replayed, total, self._compared, self._different, marks)
         if own is not None and own.problem:
