@@ -62,6 +62,16 @@ def register(sub: Subparsers) -> None:
 
     parser = command(
         sub,
+        "diff",
+        diff,
+        help="what differs between two runs, and the first step at which",
+        example="labassist diff @-2 @last",
+    )
+    parser.add_argument("a", metavar="A", help="id, unique prefix, @last or @-2")
+    parser.add_argument("b", metavar="B", help="id, unique prefix, @last or @-2")
+
+    parser = command(
+        sub,
         "audit",
         audit,
         help="verify the chain, the curves, the checkpoints and the code",
@@ -218,6 +228,51 @@ def _verdict_text(answer: dict[str, Any]) -> str:
             lines.append("  first difference: " + ", ".join(f"{key} {value}" for key, value in first.items()))
     lines += [f"  {cause}" for cause in answer["likely_causes"]]
     return "\n".join(lines)
+
+
+def diff(args: argparse.Namespace) -> int:
+    """Print what differs between two runs."""
+    from labassist.cli.output import emit
+    from labassist.cli.runs import opened
+    from labassist.ledger.diff import diff as differences
+
+    workspace, ledger = opened(args)
+    found = differences(ledger, workspace.root, args.a, args.b)
+    emit(found, args.json, lambda: _diff_text(found))
+    return 0
+
+
+def _diff_text(found: dict[str, Any]) -> str:
+    lines = [f"a {found['a']}", f"b {found['b']}"]
+    if found["same"]:
+        return "\n".join([*lines, "nothing differs"])
+    for part in ("config", "environment", "data"):
+        if found[part]:
+            lines.append(part)
+            lines += [
+                f"  {key}: {_side(pair['a'])} / {_side(pair['b'])}" for key, pair in found[part].items()
+            ]
+    if not found["code"]["same"]:
+        lines.append("code")
+        lines += [f"  {line}" for line in found["code"]["patch"].splitlines()]
+        lines += [f"  {found['code']['note']}"] if "note" in found["code"] else []
+    for name, series in found["curves"].items():
+        first = series["first_difference"]
+        if first:
+            where = f"first difference at step {first['step']}: {_side(first['a'])} / {_side(first['b'])}"
+            lines.append(f"curve {name}: {series['equal']} of {series['compared']} steps are equal; {where}")
+    first = found["checkpoints"]["first_difference"]
+    if first:
+        equal, compared = found["checkpoints"]["equal"], found["checkpoints"]["compared"]
+        what = f"tensor {first['tensor']}" if first["tensor"] else "there on one side only"
+        lines.append(
+            f"checkpoints: {equal} of {compared} tensors are equal; first difference at step {first['step']}: {what}"
+        )
+    return "\n".join(lines)
+
+
+def _side(value: Any) -> str:
+    return "-" if value is None else str(value)
 
 
 def audit(args: argparse.Namespace) -> int:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
@@ -46,6 +47,10 @@ HASH_LIMIT = 1 << 30
 """Files larger than this are recorded by name and size only: hashing them would delay every start."""
 SCRIPTS = ".labassist/script/"
 """Where a script from outside the repository stands in a restored tree."""
+
+_STATE = "trainer_state.json"
+_CHECKPOINT = re.compile(rf"(^|/)checkpoint-\d+/{_STATE}$")
+"""What marks a checkpoint folder of a Hugging Face Trainer: what a run makes, and no part of its code."""
 
 _CONVERTED = ("text", "crlf", "eol", "ident", "working-tree-encoding")
 
@@ -219,6 +224,7 @@ class _Capture:
         if workspace.is_relative_to(self.repo.top):
             inner = workspace.relative_to(self.repo.top)
             own = tuple(f"{(inner / name).as_posix()}/" for name in ("ledger", ".labassist", *outputs))
+        own += tuple(name.removesuffix(_STATE) for name in names if _CHECKPOINT.search(name))
         names = {name for name in names if not f"{name}/".startswith(own)}
         place = "" if script is None else script_place(script, self.repo.top)
         if script is not None and place not in split(self.git.run("ls-files", "-z")):
