@@ -56,6 +56,7 @@ _EXACT = {
     "torch._tensor": {"_rebuild_from_type_v2"},
     "torch.nn.parameter": {"Parameter", "Buffer"},
     "torch.serialization": {"_get_layout"},
+    "deepspeed.utils.tensor_fragment": {"fragment_address"},
     "torch.storage": {"UntypedStorage", "TypedStorage"},
     "numpy": {"ndarray", "dtype", "bool_"},
 }

@@ -128,9 +128,11 @@ def _single(path: Path) -> bool:
     """Say whether the path is one checkpoint although folders that look like checkpoints lie in it."""
     if path.is_file():
         return True
-    from labassist.resume.formats import accelerate, hf_trainer, ours
+    from labassist.resume.formats import accelerate, dcp, deepspeed, hf_trainer, ours, torchtune
 
-    if ours.detect(path) or hf_trainer.FOLDER.fullmatch(path.name) or accelerate.detect(path):
+    if hf_trainer.FOLDER.fullmatch(path.name) or torchtune.detect(path):
+        return True
+    if any(kind.detect(path) for kind in (ours, accelerate, dcp, deepspeed)):
         return True
     return hf_trainer.detect(path) and not any(
         hf_trainer.FOLDER.fullmatch(one.name) for one in path.iterdir()
@@ -144,9 +146,12 @@ def _candidates(path: Path) -> list[tuple[Path, Format]]:
     found = [(one, kind) for one in folders if (kind := _format(one))]
     if found:
         return found
-    from labassist.resume.formats import plain
+    from labassist.resume.formats import nanochat, plain
 
-    if plain.detect(path):
+    steps = nanochat.steps(path)
+    if len(steps) > 1:
+        return [(model, nanochat) for model in steps.values()]
+    if _format(path):
         return []
     files = [one for one in children if one.is_file() and one.suffix in plain.SUFFIXES]
     return [(one, kind) for one in files if (kind := _format(one))]
@@ -157,7 +162,7 @@ def _age(report: Report) -> tuple[int, float]:
     found = report.found
     numbers = _NUMBER.findall(found.path.stem)
     step = found.step if found.step is not None else int(numbers[-1]) if numbers else -1
-    return step, found.path.stat().st_mtime
+    return step, found.path.stat().st_mtime if found.path.exists() else 0.0
 
 
 def _compare_siblings(several: Several) -> None:

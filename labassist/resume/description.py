@@ -65,8 +65,8 @@ class Description:
     fp16: bool = False
     rng: dict[int, str] = field(default_factory=dict)
     """Rank -> digest of its generators."""
-    rng_origins: dict[int, int] = field(default_factory=dict)
-    """Rank in the file's name -> rank under which the file was written."""
+    origins: dict[str, dict[int, int]] = field(default_factory=dict)
+    """State -> rank in a file's name -> rank under which the file was written, where they differ."""
     own_prefixes: tuple[str, ...] = ()
     """Prefixes that this format's own loader strips."""
     facts: dict[str, Any] = field(default_factory=dict)

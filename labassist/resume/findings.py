@@ -207,16 +207,16 @@ CODES: dict[str, Code] = {
         "Every rank draws the same dropout masks. Normal where all ranks were seeded alike; a fault if each had its own seed.",
         "seed each rank differently (accelerate: set_seed(seed, device_specific=True)) if you mean them to differ",
     ),
-    "rng-copied": Code(
+    "rank-copied": Code(
         "warning",
-        "this file was written as {origin}: one rank's random-number state stands in for another's",
-        "Ranks that had different random numbers now draw the same ones.",
+        "this rank's file was written by {origin}: one rank's {state} stands in for another's",
+        "Two ranks go on from the same state; the other's is lost.",
         "copy each rank's own file from the machine that wrote it",
     ),
-    "rng-swapped": Code(
+    "ranks-swapped": Code(
         "warning",
         "the files of ranks {ranks} are swapped: each was written under the other's name",
-        "Each of these ranks goes on with another's random numbers.",
+        "Each of these ranks goes on with what belongs to another.",
         "rename the files back",
     ),
     "rng-numpy1": Code(
@@ -298,8 +298,14 @@ CODES: dict[str, Code] = {
         "All ranks write the same file, and the last one wins: the others resume at its position.",
         "save each rank's loader state under its own name",
     ),
-    "loader-workers": Code(
+    "loader-buffer": Code(
         "notice",
+        "what the loader had read ahead for packing is not stored",
+        "The rows after the resume are packed differently, so the batches are not the same.",
+        "nothing: it is a limit of the format",
+    ),
+    "loader-workers": Code(
+        "info",
         "the loader's state is of {count} worker processes",
         "Resuming with another num_workers fails.",
         "keep num_workers as it was",

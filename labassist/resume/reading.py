@@ -26,6 +26,7 @@ class Reader:
     def __init__(self, description: Description, verify: bool) -> None:
         self.found = description
         self.verify = verify
+        self._reported: set[tuple[Path, Global]] = set()
 
     def json(self, path: Path, state: str | None = None) -> Any:
         """Return a JSON file's value, None (with a finding) where it is torn."""
@@ -62,7 +63,7 @@ class Reader:
             loaded = torchfile.read(path, verify=self.verify)
         except Torn as error:
             self._torn(state)
-            self._names(error.globals, path, state, rank)
+            self.names(error.globals, path, state, rank)
             if error.crc:
                 self.found.add("crc-mismatch", state, path, rank, member=error.member)
             else:
@@ -73,7 +74,7 @@ class Reader:
             self._torn(state)
             self.found.add("file-torn", state, path, rank, why=error.strerror)
             return None
-        self._names(loaded.globals, path, state, rank)
+        self.names(loaded.globals, path, state, rank)
         return loaded
 
     def safetensors(self, path: Path, state: str = "model") -> dict[str, Tensor] | None:
@@ -151,7 +152,7 @@ class Reader:
             return moments(loaded, value)
         except Torn as error:
             self._torn("optimizer")
-            self.found.add("file-torn", "optimizer", loaded.path, why=str(error))
+            self.found.add("file-torn", "optimizer", loaded.place.path, why=str(error))
             return None
 
     def rng(self, path: Path, rank: int, loaded: Loaded) -> None:
@@ -162,11 +163,14 @@ class Reader:
         except Torn as error:
             self._torn("rng")
             self.found.add("file-torn", "rng", path, rank, why=str(error))
-        written = loaded.root.rpartition("_")[2]
-        if written.isdigit() and loaded.root != path.stem:
-            self.found.rng_origins[rank] = int(written)
+        self.origin("rng", rank, loaded.root.rpartition("_")[2], loaded.root != path.stem)
         if any(name.module.startswith("numpy.core.") for name in loaded.globals):
             self.found.add("rng-numpy1", "rng", path, rank, severity=_numpy1_severity())
+
+    def origin(self, state: str, rank: int, written: str, renamed: bool) -> None:
+        """Note under which rank's name a rank's file was written, where it bears another name now."""
+        if renamed and written.isdigit():
+            self.found.origins.setdefault(state, {})[rank] = int(written)
 
     def small_json(self, folder: Path, skip: Iterable[str] = ()) -> None:
         """Look at every other JSON file of a folder: an empty or cut one is a finding."""
@@ -190,10 +194,12 @@ class Reader:
         if state:
             self.found.mark(state, "torn")
 
-    def _names(self, names: set[Global], path: Path, state: str | None, rank: int | None) -> None:
+    def names(self, names: Iterable[Global], path: Path, state: str | None, rank: int | None) -> None:
+        """Report what a pickle would import beyond what checkpoints need, each name once a file."""
         for name in sorted(names):
             word = trust(name)
-            if word != "known":
+            if word != "known" and (path, name) not in self._reported:
+                self._reported.add((path, name))
                 self.found.add(f"pickle-{word}", state, path, rank, name=str(name))
 
 

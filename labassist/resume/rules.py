@@ -63,14 +63,16 @@ def _steps(found: Description) -> None:
 
 
 def _ranks(found: Description) -> None:
-    wrong = {rank: origin for rank, origin in found.rng_origins.items() if origin != rank}
-    swapped = {rank for rank, origin in wrong.items() if wrong.get(origin) == rank}
-    if swapped:
-        found.mark("rng", "inconsistent")
-        ranks = " and ".join(map(str, sorted(swapped)))
-        found.add("rng-swapped", "rng", rank=min(swapped), ranks=ranks)
-    for rank in sorted(wrong.keys() - swapped):
-        found.add("rng-copied", "rng", rank=rank, origin=f"rank {wrong[rank]}")
+    for state, origins in found.origins.items():
+        swapped = {rank for rank, origin in origins.items() if origins.get(origin) == rank != origin}
+        if swapped:
+            found.mark(state, "inconsistent")
+            found.add(
+                "ranks-swapped", state, rank=min(swapped), ranks=" and ".join(map(str, sorted(swapped)))
+            )
+        for rank, origin in sorted(origins.items()):
+            if rank != origin and rank not in swapped:
+                found.add("rank-copied", state, rank=rank, origin=f"rank {origin}")
     if len(found.rng) > 1 and len(set(found.rng.values())) == 1:
         found.add("rng-identical", "rng", count=len(found.rng))
 

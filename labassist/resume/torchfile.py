@@ -12,7 +12,7 @@ import struct
 import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from labassist.resume import safepickle
 from labassist.resume.safepickle import SIZES, BadPickle, Global, Obj, Storage, Tensor
@@ -35,18 +35,71 @@ class Torn(Exception):
         self.globals: set[Global] = set(names)
 
 
-@dataclass
-class Loaded:
-    """What a file holds. Tensors are descriptions; `data` and `number` fetch bytes of them."""
+class _Section(io.RawIOBase):
+    """A part of a file as a file of its own."""
+
+    def __init__(self, path: Path, begin: int, size: int) -> None:
+        super().__init__()
+        self._file = path.open("rb")
+        self._begin, self._size, self._at = begin, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = max(0, offset + (0, self._at, self._size)[whence])
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        count = max(0, min(len(buffer), self._size - self._at))
+        self._file.seek(self._begin + self._at)
+        data = self._file.read(count)
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+@dataclass(frozen=True)
+class Place:
+    """A whole file, or `size` bytes of it from `begin` on."""
 
     path: Path
+    begin: int = 0
+    size: int | None = None
+
+    def open(self) -> BinaryIO:
+        """Open it for reading. Raises OSError."""
+        if self.size is None:
+            return self.path.open("rb")
+        return io.BufferedReader(_Section(self.path, self.begin, self.size))
+
+    def length(self) -> int:
+        """Return its size in bytes."""
+        return self.path.stat().st_size if self.size is None else self.size
+
+
+@dataclass
+class Loaded:
+    """What a file holds. Tensors are descriptions; `data` and `numbers` fetch bytes of them."""
+
+    place: Place
     value: Any
     globals: set[Global]
     kind: str
     """`zip`, `legacy` or `pickle`."""
     root: str = ""
     """First folder inside the zip: the name of the file as it was saved, without its suffix."""
-    places: dict[str, tuple[int, int]] = field(default_factory=dict)
+    storages: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Storage key -> first byte in the file and size, for the legacy kind."""
 
     def data(self, tensor: Tensor, limit: int | None = None) -> bytes:
@@ -57,10 +110,10 @@ class Loaded:
         count = tensor.bytes if limit is None else min(limit, tensor.bytes)
         try:
             if self.kind == "zip":
-                with zipfile.ZipFile(self.path) as archive:
+                with self.place.open() as file, zipfile.ZipFile(file) as archive:
                     return _part(archive, self._member(tensor.storage.key), begin, count)
-            first, _size = self.places[tensor.storage.key]
-            with self.path.open("rb") as file:
+            first, _size = self.storages[tensor.storage.key]
+            with self.place.open() as file:
                 file.seek(first + begin)
                 return file.read(count)
         except (OSError, KeyError, zipfile.BadZipFile, NotImplementedError) as error:
@@ -69,25 +122,25 @@ class Loaded:
     def numbers(self, tensors: list[Tensor]) -> list[float]:
         """Return the value of each one-element tensor; those of other sizes or kinds are left out."""
         found = []
-        archive = zipfile.ZipFile(self.path) if self.kind == "zip" else None
+        wanted = [tensor for tensor in tensors if tensor.numel == 1 and tensor.storage is not None]
         try:
-            for tensor in tensors:
-                if tensor.numel != 1 or tensor.storage is None:
-                    continue
-                size = SIZES[tensor.dtype]
-                if archive:
-                    raw = _part(archive, self._member(tensor.storage.key), tensor.offset * size, size)
-                else:
-                    raw = self.data(tensor)
-                value = number(raw, tensor.dtype)
-                if value is not None:
-                    found.append(value)
+            if self.kind != "zip":
+                raws = [self.data(tensor) for tensor in wanted]
+            else:
+                with self.place.open() as file, zipfile.ZipFile(file) as archive:
+                    raws = [self._element(archive, tensor) for tensor in wanted]
         except (OSError, KeyError, zipfile.BadZipFile, NotImplementedError) as error:
             raise Torn(f"a tensor cannot be read: {error}") from error
-        finally:
-            if archive:
-                archive.close()
+        for tensor, raw in zip(wanted, raws, strict=True):
+            value = number(raw, tensor.dtype)
+            if value is not None:
+                found.append(value)
         return found
+
+    def _element(self, archive: zipfile.ZipFile, tensor: Tensor) -> bytes:
+        assert tensor.storage is not None
+        size = SIZES.get(tensor.dtype, 1)
+        return _part(archive, self._member(tensor.storage.key), tensor.offset * size, size)
 
     def digest(self, value: Any) -> str:
         """Return a digest of a structure with the bytes of its tensors: equal exactly for equal content."""
@@ -128,23 +181,24 @@ def number(raw: bytes, dtype: str) -> float | None:
     return float(struct.unpack("<" + _FORMATS[dtype], raw)[0])
 
 
-def read(path: Path, *, verify: bool = True) -> Loaded:
+def read(path: Path, *, verify: bool = True, begin: int = 0, size: int | None = None) -> Loaded:
     """Return what a file of torch.save, or a bare pickle, holds, without running anything of it.
 
-    With `verify` every member of a zip is read and compared with its CRC-32. Raises Torn for a file that is
-    cut, altered, too large to be read safely, or none of these kinds; OSError where it cannot be opened.
+    With `verify` every member of a zip is read and compared with its CRC-32. `begin` and `size` name a part
+    of the file. Raises Torn for a file that is cut, altered, too large to be read safely, or none of these
+    kinds; OSError where it cannot be opened.
     """
-    with path.open("rb") as file:
+    place = Place(path, begin, size)
+    with place.open() as file:
         head = file.read(16)
         if not head:
             raise Torn("the file is empty")
         if head.startswith(b"PK"):
-            return _read_zip(path, verify)
-        size = path.stat().st_size
+            return _read_zip(place, verify)
         file.seek(0)
         if head[2:].startswith(_LEGACY_MAGIC) or head.startswith(_LEGACY_MAGIC):
-            return _read_legacy(path, file, size)
-        if size > MAX_PICKLE_BYTES:
+            return _read_legacy(place, file)
+        if place.length() > MAX_PICKLE_BYTES:
             raise Torn("the pickle is too large to be read without loading it")
         names: set[Global] = set()
         data = file.read()
@@ -152,7 +206,7 @@ def read(path: Path, *, verify: bool = True) -> Loaded:
     value = _unpickle(stream, names)
     if stream.tell() != len(data):
         raise Torn("bytes follow the end of the pickle", names=names)
-    return Loaded(path, value, names, "pickle")
+    return Loaded(place, value, names, "pickle")
 
 
 def _unpickle(file: Any, names: set[Global]) -> Any:
@@ -162,10 +216,10 @@ def _unpickle(file: Any, names: set[Global]) -> Any:
         raise Torn(str(error), names=error.globals) from error
 
 
-def _read_zip(path: Path, verify: bool) -> Loaded:
+def _read_zip(place: Place, verify: bool) -> Loaded:
     names: set[Global] = set()
     try:
-        with zipfile.ZipFile(path) as archive:
+        with place.open() as file, zipfile.ZipFile(file) as archive:
             members = {info.filename: info for info in archive.infolist()}
             pickled = [name for name in members if name == "data.pkl" or name.endswith("/data.pkl")]
             if len(pickled) != 1:
@@ -183,7 +237,7 @@ def _read_zip(path: Path, verify: bool) -> Loaded:
                     _whole(archive, name, keep=False)
     except (zipfile.BadZipFile, NotImplementedError, EOFError, struct.error, ValueError, OSError) as error:
         raise Torn(f"not a whole zip archive: {error}", names=names) from error
-    loaded = Loaded(path, value, names, "zip", root)
+    loaded = Loaded(place, value, names, "zip", root)
     for storage in storages(value):
         member = members.get(loaded._member(storage.key))
         if member is None:
@@ -213,7 +267,7 @@ def _part(archive: zipfile.ZipFile, name: str, begin: int, count: int) -> bytes:
         return file.read(count)
 
 
-def _read_legacy(path: Path, file: Any, size: int) -> Loaded:
+def _read_legacy(place: Place, file: BinaryIO) -> Loaded:
     """Read magic, version, system, the value, the storage keys, then each storage: count and bytes."""
     names: set[Global] = set()
     for _part_of_head in range(3):
@@ -228,9 +282,9 @@ def _read_legacy(path: Path, file: Any, size: int) -> Loaded:
         width = SIZES[known[key].dtype] if key in known else 1
         places[str(key)] = (at + 8, count * width)
         at += 8 + count * width
-    if at != size:
-        raise Torn(f"the file has {size} bytes where its storages need {at}", names=names)
-    return Loaded(path, value, names, "legacy", places=places)
+    if at != place.length():
+        raise Torn(f"the file has {place.length()} bytes where its storages need {at}", names=names)
+    return Loaded(place, value, names, "legacy", storages=places)
 
 
 def storages(value: Any) -> list[Storage]:

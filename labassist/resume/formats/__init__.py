@@ -24,6 +24,30 @@ class Format(Protocol):
 
 def known() -> list[Format]:
     """Return the formats, the most particular first."""
-    from labassist.resume.formats import accelerate, hf_trainer, nanogpt, ours, plain
+    from labassist.resume.formats import (
+        accelerate,
+        composer,
+        dcp,
+        deepspeed,
+        hf_trainer,
+        lightning,
+        nanochat,
+        nanogpt,
+        ours,
+        plain,
+        torchtune,
+    )
 
-    return [ours, hf_trainer, accelerate, nanogpt, plain]
+    return [
+        ours,
+        hf_trainer,
+        accelerate,
+        dcp,
+        deepspeed,
+        torchtune,
+        nanochat,
+        lightning,
+        nanogpt,
+        composer,
+        plain,
+    ]

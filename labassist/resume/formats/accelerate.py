@@ -9,8 +9,8 @@ import re
 from pathlib import Path
 
 from labassist.resume.description import Description
+from labassist.resume.formats import dcp
 from labassist.resume.reading import Reader, last_epoch
-from labassist.resume.safepickle import Tensor
 
 NAME = "accelerate"
 _RNG = re.compile(r"random_states_(\d+)\.pkl")
@@ -35,8 +35,10 @@ def read(path: Path, verify: bool) -> Description:
             reader.safetensors(more)
         else:
             reader.torch(more, "model")
-    if any(folder.is_dir() for folder in path.glob("pytorch_model*")):
-        found.mark("model", "present")
+    for state, pattern in (("model", "pytorch_model_fsdp*"), ("optimizer", "optimizer_*")):
+        for folder in sorted(path.glob(pattern)):
+            if dcp.detect(folder):
+                dcp.read_folder(reader, folder, state)
     if found.states["model"] == "absent":
         found.add("weights-missing", "model")
     _optimizer_and_scheduler(reader)
@@ -59,7 +61,7 @@ def _optimizer_and_scheduler(reader: Reader) -> None:
     for stem in ("optimizer", "scheduler"):
         first = path / f"{stem}.bin"
         files = [file for file in (first, *sorted(path.glob(f"{stem}_[0-9].bin"))) if file.is_file()]
-        if first not in files and not any(folder.is_dir() for folder in path.glob(f"{stem}_*")):
+        if first not in files and found.states[stem] == "absent":
             found.add(f"{stem}-missing", stem, first)
         for file in files:
             loaded = reader.torch(file, stem)
@@ -130,4 +132,4 @@ def stateful(found: Description, value: dict[str, object], path: Path) -> None:
 
 def is_stateful(value: object) -> bool:
     """Say whether a value is the state of a torchdata StatefulDataLoader."""
-    return isinstance(value, dict) and not isinstance(value.get("_snapshot"), Tensor) and "_snapshot" in value
+    return isinstance(value, dict) and bool(value.keys() & {"_snapshot", "_num_yielded"})

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from labassist.resume.description import Description, Weights
+from labassist.resume.formats import dcp, deepspeed
 from labassist.resume.reading import Reader, last_epoch
 from labassist.resume.safepickle import Obj
 
@@ -107,9 +108,12 @@ def _weights(reader: Reader) -> None:
             found.add("adapter-subfolder", "model", homes[0], folder=homes[0].name)
     elif (path / "adapter_config.json").is_file() and found.weights is None:
         found.format = "hf-peft"
-    sharded = [folder for folder in path.glob("pytorch_model_fsdp*") if folder.is_dir()]
-    if sharded or any(path.glob("global_step*")):
-        found.mark("model", "present")
+    for folder in sorted(path.glob("pytorch_model_fsdp*")):
+        if dcp.detect(folder):
+            dcp.read_folder(reader, folder, "model")
+    if any(path.glob("global_step*")):
+        found.format = "hf-deepspeed"
+        deepspeed.read_inside(reader, path)
     if found.states["model"] == "absent":
         found.add("weights-missing", "model")
     found.facts["config"] = config
@@ -168,16 +172,16 @@ def _optimizer_and_scheduler(reader: Reader) -> None:
     found, path = reader.found, reader.found.path
     optimizer = next((path / name for name in OPTIMIZERS if (path / name).is_file()), None)
     scheduler = path / "scheduler.pt"
-    deepspeed = any(path.glob("global_step*"))
-    sharded = deepspeed or any(folder.is_dir() for folder in path.glob("optimizer_*"))
+    with_deepspeed = any(path.glob("global_step*"))
+    sharded = [folder for folder in sorted(path.glob("optimizer_*")) if dcp.detect(folder)]
+    for folder in sharded:
+        dcp.read_folder(reader, folder, "optimizer")
     if optimizer:
         loaded = reader.torch(optimizer, "optimizer")
         if loaded:
             found.mark("optimizer", "present")
             found.moments = reader.moments(loaded, loaded.value)
-    elif sharded:
-        found.mark("optimizer", "present")
-    else:
+    elif not sharded and not with_deepspeed:
         found.add("optimizer-missing", "optimizer", path / OPTIMIZERS[0])
     if scheduler.is_file():
         loaded = reader.torch(scheduler, "scheduler")
@@ -185,9 +189,9 @@ def _optimizer_and_scheduler(reader: Reader) -> None:
             found.mark("scheduler", "present")
             by_metric = isinstance(loaded.value, dict) and "num_bad_epochs" in loaded.value
             found.scheduler_step = None if by_metric else last_epoch(loaded.value)
-    elif not deepspeed:
+    elif found.states["scheduler"] == "absent":
         found.add("scheduler-missing", "scheduler", scheduler)
-    if deepspeed:
+    if with_deepspeed:
         return
     if optimizer and not scheduler.is_file():
         found.add("optimizer-skipped", "optimizer", optimizer, absent="scheduler.pt")
@@ -220,7 +224,9 @@ def _rng(reader: Reader) -> None:
 def _scaler(reader: Reader, args: dict[str, Any], only_model: bool) -> None:
     found = reader.found
     path = found.path / "scaler.pt"
-    found.fp16 = args.get("fp16") is True and not any(found.path.glob("global_step*"))
+    if found.format == "hf-deepspeed":
+        return
+    found.fp16 = args.get("fp16") is True
     if path.is_file():
         found.fp16 = True
         if reader.torch(path, "scaler"):

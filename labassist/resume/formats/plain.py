@@ -7,6 +7,7 @@ from typing import Any
 
 from labassist.resume.description import Description, Weights
 from labassist.resume.findings import STATES
+from labassist.resume.formats.accelerate import is_stateful, stateful
 from labassist.resume.reading import Reader, last_epoch, named_tensors
 
 NAME = "plain"
@@ -62,7 +63,9 @@ def read(path: Path, verify: bool) -> Description:
             found.mark("model", "present")
     elif file is not None:
         _dictionary(reader, file)
-    if found.weights is None and found.states["model"] == "absent":
+    if found.format == "torchdata":
+        found.limit("model", why="this is the data loader's part alone")
+    elif found.weights is None and found.states["model"] == "absent":
         found.add("weights-missing", "model")
     found.limit(*(state for state in STATES[1:] if found.states[state] == "absent" and state != "scaler"))
     found.mark("scaler", "not_applicable")
@@ -76,6 +79,11 @@ def _dictionary(reader: Reader, file: Path) -> None:
     if loaded is None:
         return
     value = loaded.value if isinstance(loaded.value, dict) else {}
+    if is_stateful(value):
+        found.format = "torchdata"
+        found.mark("data_position", "present")
+        stateful(found, value, file)
+        return
     held = {state: _first(value, names) for state, names in _KEYS.items()}
     if held["model"] is None or not named_tensors(held["model"]):
         tensors = named_tensors(loaded.value)
