@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import random
+import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -68,35 +70,39 @@ def write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, indent=2) + "\n")
 
 
-class Arguments:
-    """Stands in for TrainingArguments: what is read of it is the pickled attributes."""
+class Stub:
+    """Stands in for a class of a library that is not here: what a checkpoint keeps is its name and attributes."""
 
     def __init__(self, **given: Any) -> None:
         self.__dict__.update(given)
 
 
-Arguments.__module__, Arguments.__qualname__ = "transformers.training_args", "TrainingArguments"
+def stub(module: str, name: str, **given: Any) -> Any:
+    return type(name, (Stub,), {"__module__": module, "__qualname__": name})(**given)
+
+
+def save_with(path: Path, value: Any, *stubs: Any) -> None:
+    """Save a value with stubs in it, each pickled under the name of the class that it stands for."""
+    before = dict(sys.modules)
+    for one in stubs:
+        kind = type(one)
+        parts = kind.__module__.split(".")
+        for at in range(len(parts)):
+            sys.modules[".".join(parts[: at + 1])] = types.ModuleType(".".join(parts[: at + 1]))
+    for one in stubs:
+        setattr(sys.modules[type(one).__module__], type(one).__name__, type(one))
+    try:
+        torch.save(value, path)
+    finally:
+        for name in sys.modules.keys() - before.keys():
+            del sys.modules[name]
+        sys.modules.update(before)
 
 
 def save_arguments(path: Path, **given: Any) -> None:
     """Pickle arguments under the class name that transformers has, without transformers."""
-    import sys
-    import types
-
-    here = "transformers.training_args"
-    before = {name: sys.modules.get(name) for name in ("transformers", here)}
-    module = types.ModuleType(here)
-    module.TrainingArguments = Arguments  # type: ignore[attr-defined]
-    Arguments.__name__ = "TrainingArguments"
-    sys.modules["transformers"], sys.modules[here] = types.ModuleType("transformers"), module
-    try:
-        torch.save(Arguments(**given), path)
-    finally:
-        for name, module in before.items():
-            if module is None:
-                del sys.modules[name]
-            else:
-                sys.modules[name] = module
+    arguments = stub("transformers.training_args", "TrainingArguments", **given)
+    save_with(path, arguments, arguments)
 
 
 ARGUMENTS = {
@@ -306,6 +312,191 @@ def ours(root: Path) -> Path:
     return root / "checkpoints" / f"step-{STEP:08d}"
 
 
+def deepspeed(
+    root: Path, *, stage: int = 2, ranks: int = 2, precision: str = "bf16", batches: int = 0
+) -> Path:
+    """deepspeed/runtime/engine.py `save_checkpoint`; compared with the real files in a slow test."""
+    write_tag(root, stage, ranks, precision, batches)
+    (root / "latest").write_text(f"global_step{STEP}")
+    (root / "zero_to_fp32.py").write_text("# a script that DeepSpeed leaves here\n")
+    return root
+
+
+def write_tag(root: Path, stage: int, ranks: int, precision: str = "bf16", batches: int = 0) -> Path:
+    tag = root / f"global_step{STEP}"
+    tag.mkdir(parents=True)
+    tensors = weights()
+    config = {
+        "train_batch_size": 4,
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": 1,
+        "zero_optimization": {"stage": stage},
+        precision: {"enabled": True},
+        "scheduler": {"type": "WarmupLR", "params": {}},
+    }
+    head = {
+        "module": {name: t[:0] if stage == 3 else t for name, t in tensors.items()},
+        "optimizer": None if stage else optimizer_state(tensors),
+        "lr_scheduler": {"last_batch_iteration": STEP - 1},
+        "data_sampler": None,
+        "skipped_steps": 0,
+        "global_steps": STEP,
+        "global_samples": STEP * 4 + batches,
+        "dp_world_size": ranks,
+        "mp_world_size": 1,
+        "ds_config": config,
+        "ds_version": "0.19.8",
+    }
+    names = [f"zero_pp_rank_{rank}_mp_rank_00" for rank in range(ranks)]
+    for name in names if stage == 3 else ["mp_rank_00"]:
+        torch.save(head, tag / f"{name}_model_states.pt")
+    scaler = stub("deepspeed.runtime.fp16.loss_scaler", "LossScaler", cur_scale=1.0, dynamic=False)
+    inner = optimizer_state({"flat": torch.zeros(16)})
+    held = {"zero_stage": stage, "loss_scaler": scaler, "partition_count": ranks if stage == 3 else [ranks]}
+    held["optimizer_state_dict" if stage == 3 else "base_optimizer_state"] = inner
+    for name in names if stage else []:
+        kept = {"optimizer_state_dict": held, "ds_config": config, "ds_version": "0.19.8"}
+        prefix = "bf16_" if precision == "bf16" else ""
+        save_with(tag / f"{prefix}{name}_optim_states.pt", kept, scaler)
+    return tag
+
+
+def hf_deepspeed(root: Path) -> Path:
+    """transformers with DeepSpeed: the tag inside the Trainer's folder, and no optimizer.pt."""
+    folder = hf(root, ranks=2)
+    for file in ("model.safetensors", "optimizer.pt", "scheduler.pt"):
+        (folder / file).unlink()
+    write_tag(folder, 2, 2)
+    (folder / "latest").write_text(f"global_step{STEP}")
+    return folder
+
+
+class Progress:
+    """torchtitan's train_state, as DCP asks for it."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"step": torch.tensor(STEP, dtype=torch.int32), "log_steps": [1, 2]}
+
+    def load_state_dict(self, state: Any) -> None:
+        raise AssertionError
+
+
+def dcp(root: Path, *, without: tuple[str, ...] = ()) -> Path:
+    """torchtitan's states, written by torch's own DCP."""
+    import torch.distributed.checkpoint as checkpoint
+
+    tensors = weights()
+    moments = optimizer_state(tensors)["state"]
+    flat = {
+        f"state.{name}.{part}": value
+        for name, state in zip(tensors, moments.values(), strict=True)
+        for part, value in state.items()
+    }
+    states: dict[str, Any] = {
+        **tensors,
+        "optimizer": flat,
+        "lr_scheduler": {key: value for key, value in scheduler_state().items() if key != "lr_lambdas"},
+        "dataloader": {"dp_rank_0": loader_state()},
+        "train_state": Progress().state_dict(),
+    }
+    for name in without:
+        for key in [*tensors] if name == "model" else [name]:
+            del states[key]
+    folder = root / f"step-{STEP}"
+    checkpoint.save(states, checkpoint_id=folder, no_dist=True)
+    return folder
+
+
+def lightning(root: Path, *, batches: int = 10, loader: bool = False) -> Path:
+    """lightning/pytorch/trainer/connectors/checkpoint_connector.py `dump_checkpoint`."""
+    root.mkdir(parents=True, exist_ok=True)
+    tensors = weights()
+    count = {"ready": STEP, "completed": STEP}
+    seen = {"ready": batches, "completed": batches - 1, "started": batches, "processed": batches}
+    fit = {
+        "state_dict": {"combined_loader": [loader_state()]} if loader else {},
+        "epoch_loop.state_dict": {"_batches_that_stepped": STEP},
+        "epoch_loop.batch_progress": {"total": seen, "current": seen, "is_last_batch": False},
+        "epoch_loop.scheduler_progress": {"total": count, "current": count},
+        "epoch_loop.automatic_optimization.optim_progress": {
+            "optimizer": {"step": {"total": count, "current": count}}
+        },
+        "epoch_progress": {"total": {"ready": 1, "completed": 0, "started": 1, "processed": 0}},
+    }
+    kept = {
+        "epoch": 0,
+        "global_step": STEP,
+        "pytorch-lightning_version": "2.6.6",
+        "state_dict": tensors,
+        "loops": {"fit_loop": fit},
+        "callbacks": {},
+        "optimizer_states": [optimizer_state(tensors)],
+        "lr_schedulers": [scheduler_state()],
+    }
+    torch.save(kept, root / f"epoch=0-step={STEP}.ckpt")
+    return root / f"epoch=0-step={STEP}.ckpt"
+
+
+def composer(root: Path) -> Path:
+    """composer/core/state.py `state_dict` and composer/utils/checkpoint.py: each state under its class's name."""
+    root.mkdir(parents=True, exist_ok=True)
+    tensors = weights()
+    inner = optimizer_state(tensors)
+    named = {
+        "state": dict(zip(tensors, inner["state"].values(), strict=True)),
+        "param_groups": [{**inner["param_groups"][0], "params": list(tensors)}],
+    }
+    ranks = []
+    for rank in range(2):
+        held = rng_state(rank)
+        ranks.append({"python": held["python"], "numpy": held["numpy"], "torch": held["cpu"]})
+    state = {
+        "model": tensors,
+        "optimizers": {"AdamW": named},
+        "schedulers": {"LambdaLR": scheduler_state()},
+        "timestamp": {"Timestamp": {"epoch": 0, "batch": STEP, "sample": STEP * 4, "batch_in_epoch": STEP}},
+        "rank_zero_seed": 17,
+        "run_name": "run",
+        "dataset_state": {"train": None, "eval": {}},
+        "metadata": {"composer_env_info": {"composer_version": "0.32.1"}},
+    }
+    torch.save({"state": state, "rng": ranks}, root / f"ep0-ba{STEP}-rank0.pt")
+    return root / f"ep0-ba{STEP}-rank0.pt"
+
+
+def torchtune(root: Path) -> Path:
+    """torchtune/training/checkpointing/_checkpointer.py: weights by epoch, one recipe state."""
+    tensors = weights()
+    home = root / "epoch_0"
+    home.mkdir(parents=True)
+    save_file(tensors, home / "model-00001-of-00001.safetensors", {"format": "pt"})
+    index = {"metadata": {}, "weight_map": dict.fromkeys(tensors, "model-00001-of-00001.safetensors")}
+    write_json(home / "model.safetensors.index.json", index)
+    recipe = {"seed": 1, "epochs_run": 1, "total_epochs": 3, "max_steps_per_epoch": 5}
+    (root / "recipe_state").mkdir()
+    kept = {**recipe, "optimizer": optimizer_state(tensors), "dataloader": loader_state()}
+    torch.save(kept, root / "recipe_state" / "recipe_state.pt")
+    return root
+
+
+def nanochat(root: Path, *, ranks: int = 2, step: int = STEP) -> Path:
+    """nanochat/checkpoint_manager.py `save_checkpoint`."""
+    root.mkdir(parents=True, exist_ok=True)
+    tensors = weights({"transformer.wte.weight": (12, 4), "lm_head.weight": (12, 4)})
+    torch.save(tensors, root / f"model_{step:06d}.pt")
+    for rank in range(ranks):
+        torch.save(optimizer_state(tensors, step), root / f"optim_{step:06d}_rank{rank}.pt")
+    meta = {"step": step, "val_bpb": 1.5, "model_config": {"vocab_size": 12}, "device_batch_size": 4}
+    write_json(root / f"meta_{step:06d}.json", meta | {"dataloader_state_dict": {"pq_idx": 0, "rg_idx": 3}})
+    return root
+
+
+def torchdata(root: Path, **more: Any) -> Path:
+    root.mkdir(parents=True, exist_ok=True)
+    torch.save(loader_state(**more), root / "loader.pt")
+    return root / "loader.pt"
+
+
 FORMATS: dict[str, Callable[[Path], Path]] = {
     "ours": ours,
     "hf": hf,
@@ -320,4 +511,17 @@ FORMATS: dict[str, Callable[[Path], Path]] = {
     "plain-pt": plain_pt,
     "plain-legacy": plain_legacy,
     "plain-safetensors": plain_safetensors,
+    "dcp": dcp,
+    "deepspeed-zero0": lambda root: deepspeed(root, stage=0),
+    "deepspeed-zero1": lambda root: deepspeed(root, stage=1),
+    "deepspeed-zero2": deepspeed,
+    "deepspeed-zero3": lambda root: deepspeed(root, stage=3),
+    "deepspeed-fp16": lambda root: deepspeed(root, precision="fp16"),
+    "hf-deepspeed": hf_deepspeed,
+    "lightning": lightning,
+    "lightning-stateful": lambda root: lightning(root, loader=True),
+    "composer": composer,
+    "torchtune": torchtune,
+    "nanochat": nanochat,
+    "torchdata": torchdata,
 }

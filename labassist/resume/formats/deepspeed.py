@@ -27,8 +27,8 @@ def detect(path: Path) -> bool:
         return False
     if _is_tag(path):
         return True
-    tags = [one for one in path.iterdir() if one.is_dir() and _is_tag(one)]
-    return len(tags) == 1
+    tags = [one for one in path.iterdir() if one.is_dir() and (_is_tag(one) or _TAG.fullmatch(one.name))]
+    return len(tags) == 1 and (_is_tag(tags[0]) or (path / "latest").is_file())
 
 
 def _is_tag(path: Path) -> bool:
@@ -48,7 +48,8 @@ def read(path: Path, verify: bool) -> Description:
         read_tag(reader, path)
     else:
         _latest(reader, path, None)
-        read_tag(reader, next(one for one in path.iterdir() if one.is_dir() and _is_tag(one)))
+        tags = [one for one in path.iterdir() if one.is_dir()]
+        read_tag(reader, max(tags, key=lambda one: (_is_tag(one), _step(one))))
     found.limit("rng")
     found.limit("data_position")
     return found
