@@ -69,15 +69,15 @@ class LabApp(App[int], inherit_bindings=False):
         return CourseScreen()
 
     def on_mount(self) -> None:
-        """Answer to the signals of a lost connection; begin to read once the first frame stands."""
+        """Answer to the signals of a lost connection."""
         self._loop = asyncio.get_running_loop()
         if threading.current_thread() is threading.main_thread():
             # Not the loop's own handlers: the loop stands still while a stalled terminal takes no output.
             for number in (signal.SIGHUP, signal.SIGTERM):
                 signal.signal(number, lambda number, _frame: self.leave_for(number))
-        self.call_after_refresh(self._settled)
 
-    def _settled(self) -> None:
+    def on_ready(self) -> None:
+        """Begin to read: the first frame stands."""
         gc.enable()
         gc.freeze()  # what is loaded now stays: later collections need not look at it
         self.desk.start()

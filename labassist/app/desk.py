@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 TICK_S = 0.5
 """Seconds between two looks at the files."""
 
+MACHINE_S = 0.9
+"""Seconds between two looks at the machine, less than two ticks: a number that jumps faster cannot be read."""
+
 
 class Desk:
     """Posts what changes. Only `post` crosses into the app's thread."""
@@ -43,6 +46,7 @@ class Desk:
         self._replays: dict[str, Replay] = {}
         self._phases: dict[str, str] = {}
         self._sampler: Any = None
+        self._sampled = 0.0
         self._rescued = 0.0
 
     # --- asked by screens, on the app's thread
@@ -111,6 +115,11 @@ class Desk:
         self._look(ledger)
         self._poll_watched()
         self._poll_replays()
+        if time.monotonic() - self._sampled > MACHINE_S:
+            self._sampled = time.monotonic()
+            self._sample()
+
+    def _sample(self) -> None:
         if self._sampler is None:
             from labassist.machine.sample import Sampler
 

@@ -191,10 +191,8 @@ class LedgerScreen(LabScreen):
         table.empty = "nothing found" if self._query else "no runs yet"
         here = table.here["id"] if table.here else None
         rows = found[::-1]
-        # Stay on the same run where a newer one came in above it; at the top, follow the newest.
-        at = 0
-        if here is not None and table.at:
-            at = next((index for index, row in enumerate(rows) if row["id"] == here), 0)
+        # Stay on the same run where a newer one came in above it.
+        at = next((index for index, row in enumerate(rows) if row["id"] == here), 0)
         table.show(rows, at)
 
     def _replaying(self, run: Mapping[str, Any]) -> bool:
