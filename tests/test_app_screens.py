@@ -302,6 +302,16 @@ def test_the_ledger_finds_opens_and_goes_back(written: Written) -> None:
     play(written.workspace, script)
 
 
+def test_a_key_before_the_ledger_is_read_waits_for_it(written: Written) -> None:
+    written.run(1, [3.0])
+
+    async def script(pilot: Pilot[int], app: LabApp) -> None:
+        await pilot.press("l")
+        await until(pilot, app, "Ledger  1 run", "abc001")
+
+    play(written.workspace, script)
+
+
 def test_ten_thousand_rows_paint_only_those_on_the_screen(workspace: Workspace) -> None:
     with Ledger.open(workspace.ledger, create=True) as ledger:
         ledger.runs.insert_multiple(
@@ -349,6 +359,7 @@ def test_a_broken_job_file_is_one_row_and_not_the_end(workspace: Workspace) -> N
     (workspace.labs / "01-first-loop" / "train.toml").write_text("steps = \n")
 
     async def script(pilot: Pilot[int], app: LabApp) -> None:
+        await until(pilot, app, "0 runs")
         screen = await until(pilot, app, "✗ 01-first-loop/train", "train.toml")
         assert "enter run" not in screen
 

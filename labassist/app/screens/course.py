@@ -227,10 +227,11 @@ class CourseScreen(LabScreen):
         """Say what the highlighted job is, or greet a newcomer."""
         row = self.query_one(Rows).here
         lines: list[Line] = []
-        if self.lab.runs is not None and not self.lab.runs.runs and not self.lab.runs.readonly:
-            lines = [[(text, "plain")] for text in FIRST_START]
-        elif row is not None and row.problem:
+        new = self.lab.runs is not None and not self.lab.runs.runs and not self.lab.runs.readonly
+        if row is not None and row.problem:
             lines = [[(f"{self.lab.signs.alarm} ", "bad"), (row.problem, "plain")]]
+        elif new:
+            lines = [[(text, "plain")] for text in FIRST_START]
         elif row is not None:
             lines = [[(row.name, "strong"), (f"  {row.job.summary}" if row.job else "", "plain")]]
             if row.runs:
