@@ -37,7 +37,7 @@ def one_line(stderr: str) -> str:
         (["run", JOB, "--", "true"], "not both"),
         (["run", "--", "no-such-program"], "no such program"),
         (["run", "--out", "../x", "--", "true"], "outside the workspace"),
-        (["replay", "@last"], "none recorded"),
+        (["replay", "@last"], "none has been recorded"),
         (["show", "@-0"], "not a name"),
         (["show", "zzz"], "no run 'zzz'"),
         (["runs", "--where", "lr"], "not an expression"),

@@ -32,6 +32,11 @@ from labassist.workspace import new
 
 pytestmark = pytest.mark.fault
 
+STUBBORN = (
+    "import signal, time; [signal.signal(n, signal.SIG_IGN) for n in (2, 15)]; "
+    "print('ready', flush=True); time.sleep(600)"
+)
+
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -144,23 +149,59 @@ def test_without_a_state_the_resumed_run_diverges_at_its_first_step(
     assert (found.first_difference["step"], found.first_difference["series"]) == (k + 1, series)
 
 
-def test_ctrl_c_asks_for_a_checkpoint_and_the_resumed_lineage_replays_bitwise(lab: Path) -> None:
-    job = [sys.executable, "-m", "labassist", "run", "01-first-loop/train", "--profile", "tiny", *QUICK]
+@pytest.mark.parametrize("step", [0, 23])
+def test_ctrl_c_asks_for_a_checkpoint_and_the_resumed_lineage_replays_bitwise(lab: Path, step: int) -> None:
+    """Step 0 is ctrl-c at once, before the trainer has even imported torch: it must hold all the same."""
+    longer = ("--set=steps=600", "--set=every.checkpoint=100", "--set=every.eval=600")
+    whole = train(lab, *longer)["id"]
+    job = [
+        sys.executable,
+        "-m",
+        "labassist",
+        "run",
+        "01-first-loop/train",
+        "--profile",
+        "tiny",
+        *QUICK,
+        *longer,
+    ]
     running = subprocess.Popen(job, cwd=lab, stderr=subprocess.PIPE, text=True)
     assert running.stderr is not None
     run = {"id": running.stderr.readline().split()[1]}
-    wait_for_step(run_folder(lab, run), 23)
+    if step:
+        wait_for_step(run_folder(lab, run), step)
     running.send_signal(signal.SIGINT)
     _out, talk = running.communicate()
     assert running.returncode == 130
     assert "asked for a checkpoint" in talk
     stopped = answer("show", run["id"], cwd=lab)
     assert stopped["state"] == "stopped"
-    assert committed(run_folder(lab, run))[-1] == stopped["step"] < 60
-    check_resumed(lab, undisturbed(lab), stopped)
-    assert answer("replay", "@last", cwd=lab)["verdict"] == "BITWISE"
-    assert answer("replay", "@last", "--segment", cwd=lab)["verdict"] == "BITWISE"
-    assert answer("replay", run["id"], cwd=lab)["verdict"] == "BITWISE"
+    assert stopped["step"] < 600
+    if step:
+        assert committed(run_folder(lab, run))[-1] == stopped["step"]
+    check_resumed(lab, whole, stopped, 600)
+    if step:
+        assert answer("replay", "@last", cwd=lab)["verdict"] == "BITWISE"
+        assert answer("replay", "@last", "--segment", cwd=lab)["verdict"] == "BITWISE"
+        assert answer("replay", run["id"], cwd=lab)["verdict"] == "BITWISE"
+
+
+def test_ctrl_c_twice_kills(lab: Path) -> None:
+    job = [sys.executable, "-m", "labassist", "run", "--", sys.executable, "-c", STUBBORN]
+    running = subprocess.Popen(job, cwd=lab, stderr=subprocess.PIPE, text=True)
+    assert running.stderr is not None
+    folder = run_folder(lab, {"id": running.stderr.readline().split()[1]})
+    wait_until(
+        lambda: (folder / "log.txt").exists() and b"ready" in (folder / "log.txt").read_bytes(), "the command"
+    )
+    running.send_signal(signal.SIGINT)
+    assert "asked for a checkpoint" in running.stderr.readline()
+    running.send_signal(signal.SIGINT)
+    running.send_signal(signal.SIGINT)
+    _out, talk = running.communicate()
+    assert running.returncode == 130
+    assert talk.count("killing the run") == 1
+    assert answer("show", folder.name, cwd=lab)["signal"] == signal.SIGKILL
 
 
 def test_a_finished_or_living_run_is_not_resumed(lab: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -26,7 +27,9 @@ from command import (
 )
 
 from labassist.ledger import curves
-from labassist.workspace import Workspace
+from labassist.ledger.store import Ledger
+from labassist.ledger.verdict import compare
+from labassist.workspace import Workspace, new
 
 pytestmark = pytest.mark.fault
 
@@ -163,6 +166,53 @@ def test_a_read_only_ledger_can_be_read_and_says_why_it_records_nothing(readonly
     assert "cannot record here" in done.stderr
     done = labassist("note", "@last", "x", cwd=readonly.root, status=2)
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a file system of its own, just above the least that a run asks for."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if os.getuid() != 0:
+        pytest.skip("only root can mount a small disk")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=230m", "none", str(folder)], check=True)
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_on_a_full_disk_earlier_records_stay_readable_and_the_run_can_go_on(small_disk: Path) -> None:
+    root = new(small_disk / "lab").workspace.root
+    whole = train(root, "--set=steps=3000", "--set=every.checkpoint=50", "--set=every.eval=3000")
+    filler = small_disk / "filler"
+    run = answer(
+        *JOB, "--set=steps=3000", "--set=every.checkpoint=50", "--set=every.eval=3000", "--detach", cwd=root
+    )
+    folder = run_folder(root, run)
+    wait_for_step(folder, 120)
+    with open(filler, "wb") as file, contextlib.suppress(OSError):
+        while True:
+            file.write(b"x" * 65536)
+            file.flush()
+    wait_until(lambda: gone(trainer(folder)), "the trainer's end")
+    for words in (("runs",), ("show", whole["id"]), ("attach",)):
+        labassist(*words, cwd=root)
+    filler.unlink()
+    closed = wait_closed(root, run)
+    assert closed["state"] == "failed"
+    assert any(
+        "o space" in line or "isk" in line
+        for line in labassist("logs", run["id"], cwd=root).stdout.splitlines()
+    )
+    resumed = answer("resume", run["id"], cwd=root)
+    assert resumed["state"] == "finished"
+    with Ledger.open(root / "ledger") as ledger:
+        ours, theirs = curves.joined(ledger, whole["id"]), curves.joined(ledger, resumed["id"])
+    assert compare(ours, theirs, None).verdict == "BITWISE"
+    assert answer("audit", cwd=root)["ok"] is True
+
+
+def trainer(folder: Path) -> int:
+    return int(json.loads((folder / "alive").read_text() or "{}").get("trainer", 0))
 
 
 def test_a_flooded_log_is_shown_inert(workspace: Workspace) -> None:

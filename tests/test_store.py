@@ -374,7 +374,7 @@ def test_what_may_not_be_written(tmp_path: Path) -> None:
 
 def test_runs_are_found_by_what_people_type(tmp_path: Path) -> None:
     ledger = Ledger.open(tmp_path, create=True)
-    with pytest.raises(InputError, match=r"no run @last: none recorded"):
+    with pytest.raises(InputError, match=r"no run @last: none has been recorded"):
         ledger.find("@last")
     ids = ["20260101-000000-aa1111", "20260101-000001-ab2222", "20260202-000000-ab3333"]
     for run_id in ids:

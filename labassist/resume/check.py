@@ -18,6 +18,7 @@ from labassist.resume.memory import Memory
 
 EXIT = {"EXACT": 0, "DEGRADED": 3, "BROKEN": 4}
 _ORDER = {"error": 0, "warning": 1, "notice": 2, "info": 3}
+_MISSING = ("weights-missing", "file-missing", "optimizer-missing", "scheduler-missing", "rng-missing")
 _NUMBER = re.compile(r"\d+")
 
 
@@ -145,7 +146,7 @@ def _candidates(path: Path) -> list[tuple[Path, Format]]:
     folders = [one for one in children if one.is_dir() and not one.name.startswith(".")]
     found = [(one, kind) for one in folders if (kind := _format(one))]
     if found:
-        return found
+        return [pair for pair in found if not _temporary(pair[0])] or found
     from labassist.resume.formats import nanochat, plain
 
     steps = nanochat.steps(path)
@@ -165,8 +166,23 @@ def _age(report: Report) -> tuple[int, float]:
     return step, found.path.stat().st_mtime if found.path.exists() else 0.0
 
 
+def _temporary(path: Path) -> bool:
+    """Say whether a name is that of a save under way: ours and the Trainer's."""
+    return path.name.endswith(".tmp") or path.name.startswith(("tmp-", "tmp_"))
+
+
 def _compare_siblings(several: Several) -> None:
-    """On the newest checkpoint, say when an older one is the one to use."""
+    """Say when an older checkpoint is the one to use, and what in the folder is only a rest."""
     newest, chosen = several.reports[-1].found, several.chosen
-    if chosen and chosen.found is not newest and several.reports[-1].verdict == "BROKEN":
+    for one in sorted(several.path.iterdir()):
+        if _temporary(one) and one != newest.path:
+            newest.findings.append(finding("temporary-left", path=f"../{one.name}", name=one.name))
+    if chosen is None:
+        return
+    if chosen.found is not newest and several.reports[-1].verdict == "BROKEN":
         newest.findings.append(finding("newest-incomplete", better=chosen.found.path.name))
+    for report in several.reports[: several.reports.index(chosen)]:
+        missing = [one for one in report.found.findings if one.code in _MISSING]
+        if any(one.severity == "error" for one in missing):
+            why = "; ".join(one.message for one in missing)
+            report.found.findings.append(finding("half-rotated", why=why))

@@ -12,7 +12,7 @@ STATES = ("model", "optimizer", "scheduler", "scaler", "rng", "data_position")
 
 
 class Code(NamedTuple):
-    """What one code stands for. `message` takes facts in braces."""
+    """What one code stands for. `message` and `mend` take facts in braces."""
 
     severity: Severity
     message: str
@@ -57,7 +57,7 @@ def finding(
         rank=rank,
         message=row.message.format(state=state, rank=rank, **facts),
         consequence=row.consequence,
-        mend=row.mend,
+        mend=row.mend.format(**facts),
     )
 
 
@@ -459,7 +459,7 @@ CODES: dict[str, Code] = {
     ),
     "half-rotated": Code(
         "error",
-        "its deletion began and was not finished: {why}",
+        "its deletion began and was not finished ({why}), and a newer one is whole",
         "It is no checkpoint any more.",
         "delete the folder",
     ),

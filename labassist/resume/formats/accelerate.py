@@ -127,7 +127,7 @@ def stateful(found: Description, value: dict[str, object], path: Path) -> None:
     main = snapshot.get("_main_snapshot") if isinstance(snapshot, dict) else None
     workers = main.get("_num_workers") if isinstance(main, dict) else None
     if isinstance(workers, int) and workers:
-        found.facts["workers"] = workers
+        found.add("loader-workers", "data_position", path, count=workers)
 
 
 def is_stateful(value: object) -> bool:

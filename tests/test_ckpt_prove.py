@@ -1,0 +1,138 @@
+"""`ckpt prove` and `ckpt ablate` on the first lab's job, whole and with a state taken out of its script."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import QUICK, answer, labassist
+
+from labassist.workspace import new
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+JOB = ("01-first-loop/train", "--profile", "tiny", *QUICK)
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return new(tmp_path_factory.mktemp("prove") / "lab").workspace.root
+
+
+def without(lab: Path, name: str, line: str) -> str:
+    """Make a copy of the lab whose script does not keep a state, and return the copy's job."""
+    import shutil
+
+    folder = lab / "labs" / name
+    shutil.copytree(lab / "labs" / "01-first-loop", folder)
+    script = (folder / "train.py").read_text()
+    assert line in script
+    script = script.replace(line, "").replace("labs/01-first-loop/", f"labs/{name}/")
+    (folder / "train.py").write_text(script)
+    subprocess.run(["git", "add", "."], cwd=lab, check=True)
+    subprocess.run(["git", "commit", "-qm", name], cwd=lab, check=True)
+    return f"{name}/train"
+
+
+def test_a_killed_run_is_proved_bit_for_bit(lab: Path) -> None:
+    found = answer("ckpt", "prove", *JOB, "--kill", cwd=lab)
+    assert found["verdict"] == "BITWISE"
+    assert found["culprit"] is None and found["first_difference"] is None
+    assert found["compared"]["steps"] == 60 and found["compared"]["tensors"] > 20
+    assert found["compared"]["series"] >= 5
+    assert found["resumed_from"]["step"] in (20, 30)
+    assert found["rng"] and all(one["equal"] for one in found["rng"])
+    assert found["check"]["verdict"] == "EXACT"
+    killed = answer("show", found["runs"]["interrupted"], cwd=lab)
+    assert killed["state"] == "failed" and killed["signal"] == 9
+    assert answer("show", found["runs"]["resumed"], cwd=lab)["verdict"]["verdict"] == "BITWISE"
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "culprit", "resumed_step", "series"),
+    [
+        ("02-no-sampler", '        "data_position": windows,\n', "data_position", 1, "batch"),
+        ("03-no-optimizer", '        "optimizer": optimizer,\n', "optimizer", 2, "loss"),
+        ("04-no-schedule", '        "scheduler": schedule,\n', "scheduler", 2, "lr"),
+    ],
+)
+def test_a_job_that_keeps_less_diverges_and_the_culprit_is_named(
+    lab: Path, name: str, line: str, culprit: str, resumed_step: int, series: str
+) -> None:
+    job = without(lab, name, line)
+    found = answer("ckpt", "prove", job, *JOB[1:], "--at", "25", cwd=lab, status=4)
+    assert found["verdict"] == "DIVERGED"
+    assert found["culprit"] == culprit
+    first = found["first_difference"]
+    assert (first["step"], first["resumed_step"], first["series"]) == (
+        25 + resumed_step,
+        resumed_step,
+        series,
+    )
+    code = f"{culprit.replace('_', '-')}-missing"
+    assert code in {one["code"] for one in found["check"]["findings"]}
+
+
+def test_an_ablation_shows_what_each_state_is_worth(lab: Path) -> None:
+    found = answer("ckpt", "ablate", *JOB, "--at", "30", cwd=lab)
+    rows = {row["state"]: row for row in found["states"]}
+    assert list(rows) == [None, "model", "optimizer", "scheduler", "scaler", "rng", "data_position"]
+    assert rows[None]["verdict"] == "BITWISE"
+    assert rows["scaler"]["verdict"] == "not_applicable"
+    first = {state: row["first_divergent_step"] for state, row in rows.items()}
+    assert first == {
+        None: None,
+        "model": 31,
+        "optimizer": 32,
+        "scheduler": 32,
+        "scaler": None,
+        "rng": 31,
+        "data_position": 31,
+    }
+    assert rows["data_position"]["first_difference"]["series"] == "batch"
+    for state in ("model", "optimizer", "scheduler", "rng", "data_position"):
+        assert rows[state]["meaning"]
+        assert abs(rows[state]["peak"]["difference"]) >= abs(rows[state]["final"]["difference"]) > 0
+        assert rows[state]["final"]["step"] == 60
+        run = answer("show", rows[state]["run"], cwd=lab)
+        assert run["dropped"] == [state]
+    assert rows["model"]["peak"]["difference"] > 0.1
+    assert found["curves"]["steps"] == list(range(31, 61))
+    assert len(found["curves"]["loss"]["optimizer"]) == 30
+    refused = labassist("replay", rows["rng"]["run"], cwd=lab, status=2).stderr
+    assert "left out rng on purpose" in refused
+    again = answer("replay", rows["rng"]["run"], "--segment", cwd=lab)
+    assert again["verdict"] == "BITWISE"
+
+
+def test_one_state_can_be_asked_for_and_the_answer_read(lab: Path) -> None:
+    done = labassist("ckpt", "ablate", *JOB, "--drop", "rng", cwd=lab)
+    assert "rng" in done.stdout and "(nothing)" in done.stdout and "optimizer" not in done.stdout
+    assert "BITWISE" in done.stdout and "DIVERGED" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (("prove", *JOB, "--at", "59"), "fewer than 3 steps"),
+        (("prove", *JOB, "--at", "0"), "--at 0"),
+        (("prove",), "no JOB"),
+        (("ablate", *JOB, "--drop", "weights"), "unknown state"),
+        (("prove", "01-first-loop/trian"), "did you mean"),
+    ],
+)
+def test_bad_input_is_one_line_and_starts_nothing(lab: Path, words: tuple[str, ...], what: str) -> None:
+    before = len(answer("runs", cwd=lab)["runs"])
+    done = labassist("ckpt", *words, cwd=lab, status=2)
+    assert what in done.stderr and done.stderr.count("\n") == 1 and done.stdout == ""
+    assert len(answer("runs", cwd=lab)["runs"]) == before
+
+
+def test_an_order_names_what_is_dropped(lab: Path) -> None:
+    runs: list[dict[str, Any]] = answer("runs", cwd=lab)["runs"]
+    dropped = [run for run in runs if run.get("dropped")]
+    assert dropped
+    order = json.loads((lab / "ledger" / "runs" / dropped[0]["id"] / "order.json").read_text())
+    assert order["resume"]["drop"] == dropped[0]["dropped"]
