@@ -99,22 +99,39 @@ def runs_table(ledger: Ledger, documents: list[dict[str, Any]]) -> str:
 
     rows = []
     for document in documents:
-        loss = document.get("last", {}).get("loss", "")
+        step, loss = _progress(ledger, document)
         verdict = document.get("verdict") or {}
-        state = _state(ledger, document) + (" !" if document.get("health") else "")
+        kind = (
+            " (replay)" if document.get("replay_of") else " (resumed)" if document.get("resumed_from") else ""
+        )
         rows.append(
             [
                 document["id"],
-                document["job"] + (" (resumed)" if document.get("resumed_from") else ""),
+                document["job"] + kind,
                 document["mode"],
-                state,
-                document.get("step", 0),
+                _state(ledger, document) + (" !" if document.get("health") else ""),
+                step,
                 f"{loss:.4f}" if isinstance(loss, float) else str(loss),
                 verdict.get("verdict", ""),
-                document.get("note", ""),
+                _short(document.get("note", "")),
             ]
         )
     return table(["id", "job", "mode", "state", "steps", "loss", "verdict", "note"], rows)
+
+
+def _progress(ledger: Ledger, document: dict[str, Any]) -> tuple[int, Any]:
+    """Return the last step and loss; of a run that is not closed, from the end of its curve."""
+    if document["state"] != "running":
+        return document.get("step", 0), document.get("last", {}).get("loss", "")
+    from labassist.ledger.curves import last_row
+
+    row = last_row(ledger.run_folder(document["id"]) / "metrics-rank0.jsonl")
+    return row.get("step", 0), row.get("loss", "")
+
+
+def _short(note: str, width: int = 40) -> str:
+    first = " ".join(note.split())
+    return first if len(first) <= width else first[: width - 1] + "…"
 
 
 def _state(ledger: Ledger, document: dict[str, Any]) -> str:
@@ -177,13 +194,17 @@ def note(args: argparse.Namespace) -> int:
     """Add a note to a run."""
     from labassist.cli.output import emit
     from labassist.cli.runs import opened
+    from labassist.errors import InputError
 
+    text = args.text.strip()
+    if not text:
+        raise InputError("the note is empty", where="note", mend='write labassist note RUN "what I saw"')
     _workspace, ledger = opened(args)
     run_id = ledger.find(args.run)["id"]
 
     def change(run: dict[str, Any]) -> dict[str, Any]:
         before = run.get("note", "")
-        return {**run, "note": f"{before}\n{args.text}" if before else args.text}
+        return {**run, "note": f"{before}\n{text}" if before else text}
 
     document = ledger.change("note", run_id, change)
     ledger.save_view()
@@ -196,14 +217,23 @@ def replay(args: argparse.Namespace) -> int:
     from labassist.cli.output import emit, say
     from labassist.cli.runs import opened
     from labassist.ledger.verdict import EXIT
-    from labassist.runs.follow import Interrupted, follow
+    from labassist.runs.follow import Interrupted, Interrupts, follow
     from labassist.runs.replay import Options
     from labassist.runs.replay import replay as run_again
 
     workspace, ledger = opened(args)
     options = Options(args.segment, args.force, args.tolerance, args.current_labassist)
     try:
-        replayed = run_again(workspace, ledger, args.run, options, lambda run: follow(ledger, run), say)
+        with Interrupts() as interrupts:
+            replayed = run_again(
+                workspace,
+                ledger,
+                args.run,
+                options,
+                lambda run: follow(ledger, run, interrupts),
+                say,
+                interrupts.defer,
+            )
     except Interrupted:
         say("interrupted: no verdict")
         return 130

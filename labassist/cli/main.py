@@ -70,6 +70,9 @@ def start(args: argparse.Namespace) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run labassist and return its exit status (CONTRACT: 0 yes, 1 no, 2 bad input, 130 ctrl-c)."""
     words = sys.argv[1:] if argv is None else argv
+    # A closed stream (`>&-`) is None in Python: what is printed there has no reader anyway.
+    sys.stdout = sys.stdout or open(os.devnull, "w")
+    sys.stderr = sys.stderr or open(os.devnull, "w")
     debug = "--debug" in (words[: words.index("--")] if "--" in words else words)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from labassist.cli.parsing import Subparsers
     from labassist.ledger.store import Ledger
+    from labassist.runs.follow import Interrupts
+    from labassist.runs.jobs import Job
     from labassist.runs.launch import Plan
     from labassist.workspace import Workspace
 
@@ -85,10 +87,13 @@ def register(sub: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Start a run and, unless detached, follow it to its end."""
+    from labassist.runs.follow import Interrupts
     from labassist.runs.launch import launch
 
     workspace, ledger = opened(args)
-    return _started(args, ledger, launch(workspace, ledger, plan(args, workspace)))
+    wanted = plan(args, workspace)
+    with Interrupts() as interrupts:
+        return _started(args, ledger, launch(workspace, ledger, wanted, interrupts.defer), interrupts)
 
 
 def plan(args: argparse.Namespace, workspace: Workspace) -> Plan:
@@ -99,8 +104,6 @@ def plan(args: argparse.Namespace, workspace: Workspace) -> Plan:
         raise InputError("give a JOB or a command after --, not both", where=args.command)
     if args.rest is None and not args.job:
         raise InputError("no JOB and no command", where=args.command, mend="give LAB/JOB, or -- CMD …")
-    if args.threads is not None and args.threads < 1:
-        raise InputError("at least one thread is needed", where=f"--threads {args.threads}")
     if args.seed is not None and not 0 <= args.seed < 2**63:
         raise InputError("a seed is a whole number from 0 to 2^63 - 1", where=f"--seed {args.seed}")
     return _command_plan(args, workspace) if args.job is None else _job_plan(args, workspace)
@@ -112,14 +115,14 @@ def _job_plan(args: argparse.Namespace, workspace: Workspace) -> Plan:
 
     job = load_job(workspace, args.job)
     config = resolve(job, args.profile, args.config, args.sets)
-    wanted = config.flat.get("threads")
+    _check_needs(job)
     return Plan(
         job=job.name,
         kind="job",
         argv=["python", str(job.script.relative_to(workspace.root))],
         mode=args.mode,
         seed=1337 if args.seed is None else args.seed,
-        threads=args.threads or (wanted if isinstance(wanted, int) and wanted > 0 else cores()),
+        threads=_threads(args.threads, config.flat.get("threads")),
         profile=config.profile,
         nested=config.nested,
         flat=config.flat,
@@ -141,10 +144,45 @@ def _command_plan(args: argparse.Namespace, workspace: Workspace) -> Plan:
         args.rest,
         mode=args.mode,
         seed=1337 if args.seed is None else args.seed,
-        threads=args.threads or cores(),
+        threads=_threads(args.threads, 0),
         note=args.note,
         outputs=args.out,
     )
+
+
+MOST_THREADS_A_CORE = 4
+"""More threads than this a core only take turns, and slow the whole machine down."""
+
+
+def _threads(option: int | None, configured: object) -> int:
+    """Return the thread count: the option, else the job's, else one a core."""
+    from labassist.errors import InputError
+
+    wanted = option if option is not None else configured if isinstance(configured, int) else 0
+    if option == 0 or wanted < 0:
+        raise InputError("at least one thread is needed", where=f"--threads {wanted}")
+    if wanted > MOST_THREADS_A_CORE * cores():
+        raise InputError(
+            f"{wanted} threads on {cores()} cores would only slow this machine down",
+            where="threads",
+            mend=f"take at most {MOST_THREADS_A_CORE * cores()}",
+        )
+    return wanted or cores()
+
+
+def _check_needs(job: Job) -> None:
+    """Raise InputError when a module that a job needs is not installed here."""
+    import importlib.util
+
+    from labassist.errors import InputError
+
+    missing = [name for name in job.needs if importlib.util.find_spec(name) is None]
+    if missing:
+        raise InputError(
+            f"this job needs {', '.join(missing)}, which this Python does not have",
+            where=job.name,
+            mend=f"pip install {' '.join(missing)}",
+        )
 
 
 def cores() -> int:
@@ -157,22 +195,25 @@ def cores() -> int:
 def resume(args: argparse.Namespace) -> int:
     """Start the next segment and, unless detached, follow it to its end."""
     from labassist.cli.output import say
+    from labassist.runs.follow import Interrupts
     from labassist.runs.resume import resume as go_on
 
     workspace, ledger = opened(args)
-    resumed = go_on(workspace, ledger, args.run, args.sets, args.note)
-    for note in resumed.notes:
-        say(f"note: {note}")
-    where = f" of run {resumed.origin.run}"
-    none = " (no checkpoint was complete)" if resumed.origin.step == 0 else ""
-    say(f"resumed from step {resumed.origin.step}{where}{none}")
-    return _started(args, ledger, resumed.run)
+    with Interrupts() as interrupts:
+        resumed = go_on(workspace, ledger, args.run, args.sets, args.note, committing=interrupts.defer)
+        for note in resumed.notes:
+            say(f"note: {note}")
+        where = f" of run {resumed.origin.run}"
+        none = " (no checkpoint was complete)" if resumed.origin.step == 0 else ""
+        say(f"resumed from step {resumed.origin.step}{where}{none}")
+        return _started(args, ledger, resumed.run, interrupts)
 
 
-def _started(args: argparse.Namespace, ledger: Ledger, run_id: str) -> int:
+def _started(args: argparse.Namespace, ledger: Ledger, run_id: str, interrupts: Interrupts) -> int:
     """Follow the run that was just started, print its record, and return the trainer's status."""
     from labassist.cli.ledger import summary
     from labassist.cli.output import emit, say
+    from labassist.errors import LedgerError
     from labassist.runs.follow import Interrupted, follow
 
     say(f"run {run_id} started; ctrl-c asks for a checkpoint and stops it")
@@ -181,10 +222,14 @@ def _started(args: argparse.Namespace, ledger: Ledger, run_id: str) -> int:
         return 0
     status = None
     try:
-        document = follow(ledger, run_id)
+        document = follow(ledger, run_id, interrupts)
     except Interrupted:
         document = ledger.find(run_id)
         status = 130
+    except LedgerError:
+        # The record cannot be closed (a full disk): what the trainer said stands in its log alone.
+        _show_tail(ledger, run_id)
+        raise
     if document["state"] == "failed":
         _show_tail(ledger, run_id)
     emit(document, args.json, lambda: summary(document))
@@ -225,11 +270,14 @@ def logs(args: argparse.Namespace) -> int:
     """Print a run's log, with secrets and control sequences taken out."""
     import sys
 
+    from labassist.errors import InputError
     from labassist.runs import life
     from labassist.runs.logs import Log
 
     _workspace, ledger = opened(args)
     folder = ledger.run_folder(ledger.find(args.run)["id"])
+    if not folder.is_dir():
+        raise InputError("the run's folder is gone, and its log with it", where=str(folder))
     log = Log(folder / "log.txt")
     while True:
         alive = life.held(folder / "alive")
@@ -263,14 +311,19 @@ def attach(args: argparse.Namespace) -> int:
 def opened(args: argparse.Namespace) -> tuple[Workspace, Ledger]:
     """Return the workspace and its ledger, after closing or adopting what was left behind."""
     from labassist.cli.output import say
+    from labassist.errors import LedgerError
     from labassist.ledger.store import Ledger
     from labassist.runs.recover import recover, sweep_scratch
     from labassist.workspace import Workspace
 
     workspace = Workspace.find(args.workspace)
     ledger = Ledger.open(workspace.ledger, create=True)
-    for line in recover(ledger):
-        say(f"note: {line}")
-    if not ledger.readonly:
-        sweep_scratch(workspace.scratch)
+    try:
+        for line in recover(ledger):
+            say(f"note: {line}")
+        if not ledger.readonly:
+            sweep_scratch(workspace.scratch)
+    except (LedgerError, OSError) as error:
+        # Reading must go on where nothing can be written, on a full disk for one.
+        say(f"note: a run that has ended cannot be closed yet: {error}")
     return workspace, ledger

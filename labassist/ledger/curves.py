@@ -123,6 +123,17 @@ class Tail:
         return rows
 
 
+def last_row(path: Path) -> dict[str, Any]:
+    """Return the last whole row of a metrics file without reading what stands before; empty without one."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 4096))
+            lines = file.read().split(b"\n")[:-1]
+    except OSError:
+        return {}
+    return _row(lines[-1], path, 0) if lines else {}
+
+
 def encode(value: Value) -> Value:
     """Return a curve's value as JSON holds it. A digest is itself."""
     return value if isinstance(value, str) else encode_number(value)

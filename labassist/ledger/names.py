@@ -42,8 +42,11 @@ def _from_last(name: str, documents: Sequence[dict[str, Any]]) -> dict[str, Any]
         raise InputError(f"{name!r} is not a name of a run", mend="write @last, or @-2 for the one before it")
     originals = [row for row in documents if not row.get("replay_of")]
     if len(originals) < int(digits):
-        count = f"only {len(originals)}" if originals else "none"
-        raise InputError(f"there is no run {name}: {count} recorded (replays not counted)")
+        if not originals:
+            raise InputError(
+                f"there is no run {name}: none has been recorded yet", mend="start one with `labassist run`"
+            )
+        raise InputError(f"there is no run {name}: only {len(originals)} recorded (replays not counted)")
     return originals[-int(digits)]
 
 

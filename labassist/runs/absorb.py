@@ -23,6 +23,7 @@ from labassist.ledger import curves, secrets
 from labassist.ledger.records import Checkpoint, Input, Kept, Seal, to_document
 from labassist.ledger.store import Ledger
 from labassist.record.inspect import committed, folder_of, inspect, manifest_file, read_manifest
+from labassist.runs import life
 
 KEPT_INPUT_BYTES = 4 * 1024 * 1024
 """Inputs up to this size are kept as objects, so that a replay needs nothing else."""
@@ -69,10 +70,10 @@ class Absorber:
                 data = file.read()
         except FileNotFoundError:
             return
-        whole = data[: data.rfind(b"\n") + 1]
-        self._events_read += len(whole)
-        for line in whole.splitlines():
+        for line in data[: data.rfind(b"\n") + 1].splitlines(keepends=True):
             yield json.loads(line)
+            # Only now: an event that could not be journalled is read again at the next poll.
+            self._events_read += len(line)
 
     def _see(self, row: dict[str, Any]) -> None:
         step, t = row["step"], row.get("t", 0.0)
@@ -183,23 +184,26 @@ class Absorber:
             )
         )
 
-    def finalise(self, *, stop_asked: bool, vanished: str, seconds: float) -> dict[str, Any]:
+    def finalise(self, *, vanished: str) -> dict[str, Any]:
         """Journal the end of the run and return its last document.
 
         `vanished` says in words what it means that no end marker was written; the caller knows whether
-        the machine went away or only the processes. `seconds` is the wall time since the start.
+        the machine went away or only the processes. Raises LedgerError when the ledger cannot be written:
+        the run then stays open, and the next labassist process closes it.
         """
         self.poll()
         self._late_checkpoints()
         end = self._read_end()
-        outcome = self._outcome(end, stop_asked=stop_asked, vanished=vanished)
+        outcome = self._outcome(end, vanished)
+        order = self.folder / "order.json"
+        seconds = life.last_sign(self.folder) - order.stat().st_mtime if order.exists() else 0.0
         seals = self.ledger.objects.put_json(self._seals())
 
         def change(run: dict[str, Any]) -> dict[str, Any]:
             run.update(outcome)
             run["ended"] = end.get("time") or now()
             run["step"] = self.step
-            run["seconds"] = round(seconds, 3)
+            run["seconds"] = round(max(0.0, seconds), 3)
             run["tokens_per_s"] = round(self.rate(), 1)
             run["last"] = {name: curves.encode(value) for name, value in self.last.items()}
             run["health"] = self.health
@@ -223,27 +227,36 @@ class Absorber:
         try:
             end: dict[str, Any] = json.loads((self.folder / "end.json").read_text())
         except FileNotFoundError:
-            return {}
+            # On a full disk the shim has room only where it had written before.
+            known = life.pids(self.folder)
+            return known if "time" in known else {}
         return end
 
-    def _outcome(self, end: dict[str, Any], *, stop_asked: bool, vanished: str) -> dict[str, Any]:
+    def _outcome(self, end: dict[str, Any], vanished: str) -> dict[str, Any]:
+        asked = life.stop_asked(self.folder)
         status, number = end.get("exit"), end.get("signal")
-        stopped = stop_asked or (self.finish is not None and self.finish["why"] == "stop")
+        if self.finish is not None and number is not None and asked:
+            number, status = None, 0  # it had finished, and the request caught it on its way out
         if not end and self.finish is None:
             return {"state": "lost", "reason": vanished}
+        if number is not None and asked:
+            return {
+                "state": "stopped",
+                "signal": number,
+                "reason": "stopped before it could take a checkpoint",
+            }
         if number is not None:
-            word = "stopped" if stop_asked else "failed"
-            return {"state": word, "signal": number, "reason": f"killed by signal {number}"}
+            return {"state": "failed", "signal": number, "reason": f"killed by signal {number}"}
         if status:
-            return {"state": "failed", "exit": status, "reason": f"exit status {status}"}
-        if not stopped:
-            return {"state": "finished", "exit": 0, "reason": ""}
-        own = self.health and not stop_asked
-        return {
-            "state": "stopped",
-            "exit": 0,
-            "reason": f"stopped itself: {self.health}" if own else "asked to stop",
-        }
+            full = "; the disk was full" if end.get("disk") == "full" else ""
+            return {"state": "failed", "exit": status, "reason": f"exit status {status}{full}"}
+        if self.finish is not None and self.finish["why"] == "stop":
+            own = self.health and not asked
+            reason = f"stopped itself: {self.health}" if own else "asked to stop"
+            return {"state": "stopped", "exit": 0, "reason": reason}
+        if self.finish is None and asked:
+            return {"state": "stopped", "exit": 0, "reason": "asked to stop"}
+        return {"state": "finished", "exit": 0, "reason": ""}
 
     def _curve_seals(self, upto: int | None = None) -> Iterator[tuple[str, Seal]]:
         for path in sorted(self.folder.glob("metrics-rank*.jsonl")):

@@ -12,7 +12,7 @@ from labassist.errors import InputError, did_you_mean
 from labassist.runs.config import Config, Spec, check, flatten, parse_sets, read_spec, read_toml, resolve_spec
 from labassist.workspace import Workspace
 
-KEYS = ("script", "config", "summary", "default_profile")
+KEYS = ("script", "config", "summary", "default_profile", "needs")
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,8 @@ class Job:
     default_profile: str
     """Name of the numbers as the job file's defaults have them, unless `[profiles]` has an entry of that name."""
     spec: Spec
+    needs: tuple[str, ...] = ()
+    """Packages that its script imports: asked for before a run is started."""
 
     @property
     def profiles(self) -> list[str]:
@@ -154,6 +156,7 @@ def _job(workspace: Workspace, lab: str, task: str, table: dict[str, Any]) -> Jo
         table.get("summary", ""),
         table.get("default_profile", "default"),
         spec,
+        tuple(table.get("needs", "").split()),
     )
 
 

@@ -12,7 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -72,10 +72,12 @@ class Plan:
     """The trainer runs already, with the environment that it has: it enlists itself."""
 
 
-def launch(workspace: Workspace, ledger: Ledger, plan: Plan) -> str:
+def launch(
+    workspace: Workspace, ledger: Ledger, plan: Plan, committing: Callable[[], None] = lambda: None
+) -> str:
     """Start `plan` under a detached supervisor and return the id of its run.
 
-    Raises CodeError, InputError or LedgerError, and then nothing was journalled or left behind.
+    `committing` is called when all has been captured, just before the start is journalled. Raises CodeError, InputError or LedgerError, and then nothing was journalled or left behind.
     """
     _preflight_disk(workspace)
     run_id = new_run_id()
@@ -92,6 +94,7 @@ def launch(workspace: Workspace, ledger: Ledger, plan: Plan) -> str:
             locks.append(lock)
         record, order = describe(workspace, ledger, plan, run_id, folder)
         write_order(folder, order)
+        committing()
         ledger.write("start", to_document(record))
         alive, supervised = map(str, locks)
         options = ("--alive", alive, "--supervised", supervised)

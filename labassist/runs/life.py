@@ -18,6 +18,9 @@ from typing import Any, Literal
 
 from labassist.errors import LedgerError
 
+STOP = "stop"
+"""An empty file in the run folder: somebody asked the run for a checkpoint and its end."""
+
 Life = Literal["alive", "over", "unseen"]
 
 
@@ -105,20 +108,23 @@ def pids(folder: Path) -> dict[str, int]:
 def ask_to_stop(folder: Path) -> bool:
     """Ask the run in `folder` for a checkpoint and its end. False when it was not alive.
 
-    The supervisor gets the signal, because it keeps the grace time; without one the shim passes it on.
+    The request is a file, so it holds however young the run is and whoever supervises it later: the
+    supervisor looks for it and keeps the grace time. Raises LedgerError when it cannot be written.
     """
     if not held(folder / "alive"):
         return False
-    if held(folder / "supervised"):
-        with contextlib.suppress(ValueError, ProcessLookupError):
-            os.kill(int((folder / "supervised").read_text()), signal.SIGTERM)
-            return True
-    shim = pids(folder).get("shim")
-    if shim:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(shim, signal.SIGTERM)
-            return True
-    return False
+    try:
+        (folder / STOP).touch()
+    except OSError as error:
+        raise LedgerError(
+            f"cannot ask the run to stop: {error.strerror}", where=str(folder / STOP)
+        ) from error
+    return True
+
+
+def stop_asked(folder: Path) -> bool:
+    """Say whether somebody asked the run to stop."""
+    return (folder / STOP).exists()
 
 
 def kill(folder: Path) -> None:

@@ -65,13 +65,9 @@ def _close(ledger: Ledger, run_id: str, folder: Path) -> str:
         current = ledger.run(run_id)
         if current is None or current["state"] != "running":
             return ""
-        order = folder / "order.json"
-        began = order.stat().st_mtime if order.exists() else life.last_sign(folder)
         absorber = Absorber(ledger, run_id, ledger.folder.parent)
         document = absorber.finalise(
-            stop_asked=False,
             vanished="trainer and supervisor vanished (killed, or the machine went away)",
-            seconds=max(0.0, life.last_sign(folder) - began),
         )
     finally:
         os.close(lock)

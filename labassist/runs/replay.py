@@ -80,6 +80,7 @@ def replay(
     options: Options,
     follow: Follow,
     say: Callable[[str], None],
+    committing: Callable[[], None] = lambda: None,
 ) -> Replayed:
     """Replay run `name` and return the verdict, which is journalled with the replay's run.
 
@@ -102,7 +103,7 @@ def replay(
         plan = _plan(workspace, ledger, segments, options, folder)
         for absent in restore.missing(plan.code or Code("none"), ledger.objects, folder / "tree"):
             say(f"note: {absent.path} was recorded by name only and is not in the replay's copy")
-        run_id = launch(workspace, ledger, plan)
+        run_id = launch(workspace, ledger, plan, committing)
         replayed = follow(run_id)
     found = _compare(ledger, segments, replayed, options)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ def resume(
     sets: list[str],
     note: str = "",
     drop: Sequence[str] = (),
+    committing: Callable[[], None] = lambda: None,
 ) -> Resumed:
     """Start the segment that goes on from run `name` and return it.
 
@@ -68,7 +69,7 @@ def resume(
     else:
         plan = _job_plan(workspace, document, sets)
     plan.note, plan.resumed_from, plan.resume_path, plan.drop = note, origin, path, list(drop)
-    started = launch(workspace, ledger, plan)
+    started = launch(workspace, ledger, plan, committing)
     current = ledger.run(started)
     if current and current["code"]["digest"] != document["code"]["digest"]:
         notes.append("the code has changed since that run: the joined curve is not one experiment")

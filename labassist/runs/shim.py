@@ -67,11 +67,17 @@ def _now() -> str:
 
 def _write_end(folder: str, end: dict[str, object]) -> None:
     path = os.path.join(folder, "end.json")
-    with open(path + ".tmp", "w") as file:
-        json.dump(end, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(path + ".tmp", path)
+    try:
+        with open(path + ".tmp", "w") as file:
+            json.dump(end, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(path + ".tmp", path)
+    except OSError:
+        # A full disk still takes a few bytes where this file has its block already.
+        with open(os.path.join(folder, "alive"), "r+b") as file:
+            file.write(json.dumps({**end, "shim": os.getpid(), "disk": "full"}).encode())
+            file.truncate()
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from labassist.errors import LabError
 from labassist.ledger.store import Ledger
 from labassist.runs import life
 from labassist.runs.absorb import Absorber, now
@@ -56,7 +57,7 @@ class _StopRequest:
     """SIGTERM to the supervisor means: a checkpoint, and the end, within the grace time."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self._signalled = False
         self.deadline = 0.0
         self._passed_on = False
         signal.signal(signal.SIGTERM, self._ask)
@@ -64,22 +65,26 @@ class _StopRequest:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     def _ask(self, _number: int, _frame: object) -> None:
-        self.asked = True
+        self._signalled = True
 
     def serve(self, folder: Path) -> None:
         """Pass the request on once, and kill what is still alive when the grace time is over."""
-        if not self.asked:
+        if self._signalled:
+            self._signalled = False
+            life.ask_to_stop(folder)
+        if not life.stop_asked(folder):
             return
         if not self._passed_on:
-            shim = life.pids(folder).get("shim")
-            if shim is None:
+            pids = life.pids(folder)
+            waiting = pids.get("shim") or pids.get("trainer")
+            if waiting is None:
                 return
             grace = float(os.environ.get("LABASSIST_GRACE", GRACE_S))
             self.deadline = time.monotonic() + grace
             self._passed_on = True
             _say(f"asked to stop: the trainer has {grace:g} s for a checkpoint")
             try:
-                os.kill(shim, signal.SIGTERM)
+                os.kill(waiting, signal.SIGTERM)
             except ProcessLookupError:
                 life.kill(folder)
         elif time.monotonic() > self.deadline:
@@ -135,21 +140,23 @@ def _watch(
     ledger = Ledger.open(ledger_folder)
     workspace = Path(json.loads((folder / "order.json").read_text())["root"])
     absorber = Absorber(ledger, run_id, workspace)
-    began = (folder / "order.json").stat().st_mtime
+    trouble = ""
     while life.held(folder / "alive"):
         if child is not None:
             child.poll()
-        stop.serve(folder)
-        absorber.poll()
-        os.utime(folder / "supervised")
+        try:
+            stop.serve(folder)
+            absorber.poll()
+            os.utime(folder / "supervised")
+        except (LabError, OSError) as error:
+            # A full disk, most likely. The trainer's own files are what counts; try again, and say it once.
+            if str(error) != trouble:
+                trouble = str(error)
+                _say(trouble)
         time.sleep(_POLL_S)
     if child is not None:
         child.wait()
-    absorber.finalise(
-        stop_asked=stop.asked,
-        vanished="the trainer vanished without an exit status",
-        seconds=life.last_sign(folder) - began,
-    )
+    absorber.finalise(vanished="the trainer vanished without an exit status")
     return 0
 
 

@@ -78,7 +78,7 @@ class GPT(nn.Module):
             raise InputError(
                 f"d_model {d_model} does not divide into {heads} heads",
                 where="model",
-                mend="choose a multiple of model.heads",
+                mend="choose model.d_model as a multiple of model.heads",
             )
         self.context = context
         self.character = nn.Embedding(alphabet, d_model)
@@ -233,6 +233,8 @@ def main() -> None:
     device = c["device"]
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise InputError("torch sees no GPU here", where="device", mend="take --set device=auto")
 
     alphabet, train_numbers, val_numbers = load(order, c["data"])
     train_text, val_text = (

@@ -1,0 +1,160 @@
+"""Over a real SSH link that is lost: the run goes on, and the next connection shows it further on."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from command import answer, run_folder, wait_closed, wait_until
+from terminal import Terminal, needs_tmux, terminal
+
+from labassist.ledger import curves
+from labassist.workspace import Workspace
+
+pytestmark = [pytest.mark.slow, pytest.mark.fault, needs_tmux]
+
+STEPS = 6000
+
+
+class Server:
+    """An sshd of our own on a loopback port, with keys made for this test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        for name in ("host", "client"):
+            subprocess.run(
+                ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True
+            )
+        shutil.copy(folder / "client.pub", folder / "authorized")
+        Path("/run/sshd").mkdir(exist_ok=True)
+        (folder / "sshd.conf").write_text(
+            f"Port {self.port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\n"
+            f"AuthorizedKeysFile {folder}/authorized\nStrictModes no\nUsePAM no\nPidFile {folder}/sshd.pid\n"
+            "ClientAliveInterval 1\nClientAliveCountMax 2\nPermitRootLogin yes\n"
+        )
+        program = shutil.which("sshd") or "/usr/sbin/sshd"
+        subprocess.run([program, "-f", str(folder / "sshd.conf"), "-E", str(folder / "sshd.log")], check=True)
+        wait_until((folder / "sshd.pid").exists, "sshd")
+
+    def command(self, workspace: Path) -> str:
+        """Return the command line that opens the app over SSH."""
+        keep = {"HOME", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_NOSYSTEM", "PATH", "PYTHONPATH"}
+        env = " ".join(f"{name}={os.environ[name]}" for name in sorted(keep) if name in os.environ)
+        there = f"cd {workspace} && {env} LANG=C.UTF-8 OMP_NUM_THREADS=1 {sys.executable} -m labassist"
+        options = f"-o StrictHostKeyChecking=no -o UserKnownHostsFile={self.folder}/known -o BatchMode=yes"
+        user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
+        return f"ssh -F none -i {self.folder}/client -p {self.port} {options} -tt {user}@127.0.0.1 '{there}'"
+
+    def stop(self) -> None:
+        os.kill(int((self.folder / "sshd.pid").read_text()), signal.SIGTERM)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    made = Path(tempfile.mkdtemp(prefix="ssh"))
+    yield made
+    shutil.rmtree(made, ignore_errors=True)
+
+
+@pytest.fixture
+def server(folder: Path) -> Iterator[Server]:
+    running = Server(folder)
+    yield running
+    running.stop()
+
+
+def long_tiny(workspace: Workspace) -> None:
+    """Make the tiny profile long enough to lose a link in, as a person would: by editing the job file."""
+    file = workspace.labs / "01-first-loop" / "train.toml"
+    file.write_text(file.read_text().replace("steps = 120\n", f"steps = {STEPS}\n"))
+
+
+def shown_step(screen: str) -> int:
+    found = re.search(r" step ([\d,]+)", screen)
+    assert found, screen
+    return int(found[1].replace(",", ""))
+
+
+def ssh_client(shown: Terminal) -> int:
+    return shown.pid("ssh")
+
+
+def check_against_file(shown: Terminal, run: Path) -> int:
+    """Hold the step and loss on the screen against the curve's file; return the step."""
+    found = None
+
+    def read() -> bool:
+        nonlocal found
+        screen = shown.screen()
+        found = re.search(r"loss[^\d]{1,12}(\d+\.\d+)", screen)
+        return found is not None and "step" in screen
+
+    wait_until(read, "a loss on the screen")
+    screen = shown.screen()
+    step = shown_step(screen)
+    curve = curves.read_curve(run / "metrics-rank0.jsonl")
+    assert found is not None
+    shown_loss = float(found[1])
+    digits = len(found[1].partition(".")[2])
+    near = [curve.series["loss"][one] for one in curve.steps if abs(one - step) <= 200]
+    assert any(round(float(value), digits) == shown_loss for value in near), (shown_loss, step)
+    return step
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("loss", ["killed", "frozen"])
+def test_a_lost_link_loses_nothing(workspace: Workspace, folder: Path, server: Server, loss: str) -> None:
+    long_tiny(workspace)
+    with terminal(folder, workspace.root, server.command(workspace.root)) as first:
+        first.wait("Welcome", "enter run")
+        first.keys("Enter")
+        first.wait("with which numbers?", "▸ tiny")
+        first.keys("Enter")
+        first.wait("running", "step ")
+        run = answer("show", "@last", cwd=workspace.root)
+        before = check_against_file(first, run_folder(workspace.root, run))
+        app = remote_app(workspace)
+        client = ssh_client(first)
+        os.kill(client, signal.SIGKILL if loss == "killed" else signal.SIGSTOP)
+        wait_until(lambda: not Path(f"/proc/{app}").exists(), "the end of the app behind the lost link")
+        if loss == "frozen":
+            os.kill(client, signal.SIGKILL)
+    assert answer("show", run["id"], cwd=workspace.root)["state"] == "running"
+    (folder / "again").mkdir()
+    with terminal(folder / "again", workspace.root, server.command(workspace.root)) as second:
+        second.wait("enter ", run["id"].rpartition("-")[2])
+        second.keys("o")
+        second.wait("running", "step ")
+        after = check_against_file(second, run_folder(workspace.root, run))
+        assert after > before
+        closed = wait_closed(workspace.root, run)
+        second.wait("✓ finished", deadline=120)
+    assert (closed["state"], closed["step"]) == ("finished", STEPS)
+    curve = curves.read_curve(run_folder(workspace.root, run) / "metrics-rank0.jsonl")
+    assert list(curve.steps) == list(range(1, STEPS + 1))
+    assert "adopted" not in closed
+
+
+def remote_app(workspace: Workspace) -> int:
+    """Return the pid of the app that sshd started in this workspace."""
+    for entry in Path("/proc").iterdir():
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            is_app = words[1:3] == [b"-m", b"labassist"] and words[3:] == [b""]
+            if entry.name.isdigit() and is_app and Path(os.readlink(entry / "cwd")) == workspace.root:
+                return int(entry.name)
+        except OSError:
+            continue
+    raise AssertionError("no app runs in the workspace")
