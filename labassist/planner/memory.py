@@ -1,0 +1,118 @@
+"""The answer to `plan memory`: parts that sum to what nvidia-smi would show, and whether a card holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from labassist.planner import formula, inference
+from labassist.planner.cards import Card
+from labassist.planner.formula import GIB, optimizer_bytes
+from labassist.planner.plan import Plan
+
+PARTS = (
+    "weights",
+    "gradients",
+    "optimizer",
+    "activations",
+    "logits",
+    "workspace",
+    "context",
+    "fragmentation",
+)
+
+CONTEXT_GIB = 0.75
+"""What CUDA takes outside PyTorch's allocator: nvidia-smi minus reserved was 0.749 GiB on an H200 and 0.69 on an
+A6000 (driver context, kernels' code, cuBLAS handles)."""
+
+DISTRIBUTED_GIB = 0.5
+"""More for a process of a group: NCCL's channel buffers."""
+
+MARGIN = 0.02
+"""A plan fits where 2% more than its total would, so that an error of the estimate is not an out-of-memory."""
+
+SLACK = {"checkpointing": 0.12, "full": 0.08, "adapter": 0.03, "logits": 0.2, "update": 0.3}
+"""Shares of what a forward and backward hold that the caching allocator reserves and cannot use: with
+checkpointing; without it, for full fine-tuning and for adapters; of full logits; and of a step whose peak comes
+after the backward. Read off traces of 46 planned steps, none of them a measured row, replayed through a simulation
+of the allocator (dryrun/allocator.py)."""
+
+SLACK_BYTES = 0.1 * GIB
+"""The same for the segments of 2 and 20 MiB that small tensors share."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One engine's answer, in bytes by part."""
+
+    plan: Plan
+    method: str
+    """formula or dry-run."""
+    moment: str
+    """When in the step the peak is."""
+    parts: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def total_gib(self) -> float:
+        """What nvidia-smi would show."""
+        return sum(self.parts.values()) / GIB
+
+    def fits(self, card: Card) -> bool:
+        """Say whether a card holds it, with a margin."""
+        return self.total_gib * (1 + MARGIN) <= card.usable_gib
+
+    def document(self, card: Card | None) -> dict[str, Any]:
+        """Return the keys of CONTRACT's `plan memory`, without suggestions."""
+        return {
+            "fits": None if card is None else self.fits(card),
+            "card": None if card is None else card.name,
+            "card_gib": None if card is None else card.gib,
+            "usable_gib": None if card is None else card.usable_gib,
+            "total_gib": self.total_gib,
+            "parts": {name: self.parts.get(name, 0) / GIB for name in PARTS},
+            "method": self.method,
+            "moment": self.moment,
+        }
+
+
+def estimate(plan: Plan) -> Estimate:
+    """Return the formula's estimate of a checked plan."""
+    moment = inference.peak(plan) if not plan.trains else formula.peak(plan)
+    parts: dict[str, float] = dict.fromkeys(PARTS, 0.0)
+    parts |= {name: float(value) for name, value in moment.parts.items()}
+    parts["context"] = context_bytes(plan)
+    parts["fragmentation"] = fragmentation(plan, moment)
+    return Estimate(plan, "formula", moment.moment, parts)
+
+
+def context_bytes(plan: Plan) -> float:
+    """Return what lies outside the allocator: the context, and optimizer states that are paged."""
+    paged = optimizer_bytes(plan)[1] if plan.trains else 0
+    return (CONTEXT_GIB + (DISTRIBUTED_GIB if plan.gpus > 1 else 0)) * GIB + paged
+
+
+def fragmentation(plan: Plan, moment: formula.Peak) -> float:
+    """Return what the caching allocator reserves and cannot use at the peak; see SLACK.
+
+    Where the peak comes after the backward (the last block, a tied embedding, the optimizer's update), the largest
+    block of the step cannot be cut from the pieces that the optimizer's states and temporaries left, so it is
+    reserved beside them: the fp32 gradient of the head, or one fp32 copy of the logits. A tied embedding's own
+    gradients are cut from the former.
+    """
+    if not plan.trains:
+        return SLACK["adapter"] * moment.parts["activations"] + SLACK_BYTES
+    if plan.method == "full" and moment.moment in ("update", "embedding", "last block"):
+        if plan.loss == "full":
+            largest = 4 * plan.tokens * plan.model.vocabulary
+        else:
+            largest = 0 if moment.moment == "embedding" else 4 * plan.model.head
+        return largest + SLACK["update"] * moment.transient + SLACK_BYTES
+    logits = moment.parts.get("logits", 0) if plan.loss == "full" else 0
+    rest = moment.transient - logits
+    share = (
+        SLACK["checkpointing"]
+        if plan.checkpointing
+        else SLACK["full" if plan.method == "full" else "adapter"]
+    )
+    return share * max(0, rest) + SLACK["logits"] * logits + SLACK_BYTES
