@@ -36,7 +36,7 @@ def from_(step: int, value: Any) -> dict[int, Any]:
         ({"batch": from_(11, "f" * 16), "loss": from_(11, 9.0)}, "data_position", 1),
         ({"loss": from_(11, 2.95)}, "rng", 1),
         ({"loss": from_(11, 3.95)}, "model", 1),
-        ({"grad_norm": from_(11, 0.0)}, "rng", 1),
+        ({"grad_norm": from_(11, 0.0)}, "model", 1),
         ({"loss": from_(12, 5.0)}, "optimizer", 2),
         ({"loss": from_(12, 5.0), "lr": {11: 0.5}}, "optimizer", 2),
         ({"loss": from_(13, 5.0), "lr": from_(12, 0.5)}, "scheduler", 2),
@@ -66,6 +66,7 @@ def test_a_rate_is_compared_from_the_second_resumed_step_on() -> None:
     assert first_difference(curve(), curve(lr={11: 0.5}), ORIGIN) is None
     assert first_difference(curve(), curve(lr={12: 0.5}), ORIGIN) == {
         "step": 12,
+        "resumed_step": 2,
         "series": "lr",
         "a": 1e-3 / 12,
         "b": 0.5,

@@ -53,7 +53,6 @@ def register(sub: Subparsers) -> None:
         ablate,
         help="resume with each of the six states left out in turn, and show what each is worth",
         example="labassist ckpt ablate 01-first-loop/train --profile tiny --drop optimizer --drop rng",
-        takes_rest=True,
     )
     _run_options(parser)
     parser.add_argument(
@@ -101,10 +100,13 @@ def prove(args: argparse.Namespace) -> int:
     from labassist.cli.runs import opened, plan
     from labassist.ledger.verdict import EXIT
     from labassist.resume.prove import prove as run_all
+    from labassist.resume.watch import watched
     from labassist.runs.follow import Interrupted, follow
 
     workspace, ledger = opened(args)
     wanted = plan(args, workspace)
+    if wanted.kind == "command":
+        wanted.argv = watched(wanted.argv, wanted.script)
     try:
         proved = run_all(
             workspace,
@@ -139,6 +141,9 @@ def _proved(document: dict[str, Any]) -> str:
         )
     elif first:
         lines.append("  first difference: " + ", ".join(f"{key} {value}" for key, value in first.items()))
+    later = [f"{name} from step {one['step']}" for name, one in document["differences"].items()]
+    if len(later) > 1:
+        lines.append(f"  differing: {', '.join(later)}")
     if document["culprit"]:
         lines.append(f"  culprit: {document['culprit']}")
     return "\n".join(lines + [f"  {cause}" for cause in document["likely_causes"]])

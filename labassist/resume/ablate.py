@@ -92,7 +92,7 @@ def ablate(
                 f"unknown state {state!r}", where="--drop", mend=f"choose from {', '.join(STATES)}"
             )
     made = interrupt(workspace, ledger, plan, at, False, follow, say)
-    kept = made.check().found.states
+    kept = made.report.found.states
     unbroken = made.curve(made.unbroken)
     rows = []
     for state in ["", *(states or STATES)]:

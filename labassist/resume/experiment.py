@@ -42,6 +42,8 @@ class Experiment:
     interrupted: dict[str, Any]
     origin: Origin
     checkpoint: Path
+    report: Report
+    """What a static check says about that checkpoint."""
 
     def curve(self, run: dict[str, Any]) -> Curve:
         """Return the curve of a run's whole lineage."""
@@ -59,12 +61,6 @@ class Experiment:
             return None
         digests: dict[str, str] = self.ledger.objects.get_json(document["manifest"])["tensors"]
         return digests
-
-    def check(self) -> Report:
-        """Return what a static check says about the checkpoint that is resumed from."""
-        report = check_path(self.checkpoint, verify=False)
-        assert isinstance(report, Report)
-        return report
 
 
 def interrupt(
@@ -100,6 +96,13 @@ def interrupt(
             where=f"run {started}",
             mend="interrupt it earlier (--at), or let it run longer",
         )
+    first = min(curves.joined(ledger, started).steps, default=1)
+    if first != 1:
+        raise InputError(
+            f"it went on from step {first - 1} by itself, where a fresh run was asked for",
+            where=f"run {started}",
+            mend="do not pass resume_from_checkpoint in the script, or clear its output folder",
+        )
     notes: list[str] = []
     origin, path = last_checkpoint(ledger, interrupted, notes)
     for note in notes:
@@ -110,7 +113,9 @@ def interrupt(
             where=f"run {started}",
             mend="interrupt it later (--at), or make checkpoints more often",
         )
-    return Experiment(workspace, ledger, follow, say, unbroken, interrupted, origin, path)
+    report = check_path(path, verify=False)
+    assert isinstance(report, Report)
+    return Experiment(workspace, ledger, follow, say, unbroken, interrupted, origin, path, report)
 
 
 def _fits(at: int, steps: int | None) -> None:

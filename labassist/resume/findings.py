@@ -362,7 +362,7 @@ CODES: dict[str, Code] = {
     "adapter-dtype": Code(
         "warning",
         "the adapter was trained in {dtype}; the stock Trainer brings it back as float32 on resume",
-        "The first resumed step is equal, the second is not: the optimizer's state is of one type, the weights of another.",
+        "The second resumed step differs (with dropout in the adapter the first does already): the weights are of another type than they were trained in.",
         "resume with labassist.record.attach(trainer), which keeps each weight's type, or train the adapter in float32",
     ),
     "lora-b-zero": Code(

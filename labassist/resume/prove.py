@@ -23,13 +23,15 @@ class Proved:
     resumed: dict[str, Any]
     verdict: Verdict
     signature: Signature
+    differences: dict[str, Any]
+    """Series -> its own first difference, with the step counted from the resume too."""
     rng: list[dict[str, Any]]
     """Checkpoints of both runs whose random generators were compared: `step`, `equal`."""
 
     def document(self) -> dict[str, Any]:
         """Return the JSON document of `ckpt prove --json`."""
         made, found = self.experiment, self.verdict
-        report = made.check()
+        report = made.report
         return {
             "verdict": found.verdict,
             "job": made.unbroken["job"],
@@ -43,6 +45,7 @@ class Proved:
             "compared": {"steps": found.steps, "series": found.series, "tensors": found.tensors},
             "rng": self.rng,
             "first_difference": found.first_difference,
+            "differences": self.differences,
             "culprit": self.signature.culprit,
             "likely_causes": found.likely_causes,
             "check": {
@@ -76,7 +79,8 @@ def prove(
 
     ledger.change("verdict", resumed["id"], record)
     ledger.save_view()
-    return Proved(made, resumed, found, read, _rng(made, resumed))
+    each = signature.differences(made.curve(made.unbroken), made.curve(resumed), made.origin.step)
+    return Proved(made, resumed, found, read, each, _rng(made, resumed))
 
 
 def compare(made: Experiment, resumed: dict[str, Any]) -> tuple[Verdict, Signature]:
@@ -86,7 +90,7 @@ def compare(made: Experiment, resumed: dict[str, Any]) -> tuple[Verdict, Signatu
     tensors = made.tensors(made.unbroken, last)
     pair = None if tensors is None else (tensors, made.tensors(resumed, last) or {})
     found = verdict.compare(ours, theirs, pair)
-    report = made.check()
+    report = made.report
     suspects = {
         one.state for one in report.found.findings if one.severity in ("warning", "error") and one.state
     }

@@ -41,7 +41,7 @@ def read(
     first = first_difference(unbroken, resumed, origin)
     if first is None:
         return Signature(None, None, "no recorded value differs")
-    step = first["step"] - origin
+    step = first["resumed_step"]
     if step < 1:
         return Signature(
             first,
@@ -50,23 +50,31 @@ def read(
         )
     candidates = _candidates(unbroken, resumed, origin, first, fp16)
     culprit = next((state for state in candidates if state in suspects), candidates[0])
-    return Signature({**first, "resumed_step": step}, culprit, _words(first, step, culprit))
+    return Signature(first, culprit, _words(first, step, culprit))
 
 
 def first_difference(unbroken: Curve, resumed: Curve, origin: int) -> Facts | None:
     """Return the earliest difference of what training sees; of several at one step the first that it makes."""
-    found: list[tuple[int, int, Facts]] = []
-    names = [*ORDER, *sorted(unbroken.series.keys() & resumed.series.keys() - set(ORDER))]
-    for order, name in enumerate(names):
+    found = differences(unbroken, resumed, origin).values()
+    return min(found, key=lambda facts: int(facts["step"]), default=None)
+
+
+def differences(unbroken: Curve, resumed: Curve, origin: int) -> dict[str, Facts]:
+    """Return for each series the first step at which it differs, in the order in which a step makes them.
+
+    `resumed_step` counts from the resume after step `origin`; the rate of the first resumed step is left out.
+    """
+    found = {}
+    for name in [*ORDER, *sorted(unbroken.series.keys() & resumed.series.keys() - set(ORDER))]:
         ours, theirs = unbroken.series.get(name, {}), resumed.series.get(name, {})
         for step, value in ours.items():
             if name == "lr" and step == origin + 1:
                 continue
             if step in theirs and not same_value(value, theirs[step]):
-                facts = {"step": step, "series": name, "a": encode(value), "b": encode(theirs[step])}
-                found.append((step, order, facts))
+                values = {"a": encode(value), "b": encode(theirs[step])}
+                found[name] = {"step": step, "resumed_step": step - origin, "series": name, **values}
                 break
-    return min(found)[2] if found else None
+    return found
 
 
 def differing_rate(unbroken: Curve, resumed: Curve, origin: int) -> int | None:
@@ -83,7 +91,8 @@ def _candidates(unbroken: Curve, resumed: Curve, origin: int, first: Facts, fp16
     if step == 1 and series == "loss":
         return ["model", "rng"] if _starts_over(unbroken, first) else ["rng", "model"]
     if step == 1:
-        return ["scaler", "rng", "model"] if fp16 else ["rng", "model"]
+        # Equal losses mean equal weights and equal masks: what is left is how the gradient is made.
+        return ["scaler", "model"] if fp16 else ["model"]
     rate = differing_rate(unbroken, resumed, origin)
     # A rate that is wrong at once is the one that the optimizer's groups keep; the schedule speaks a step later.
     if series == "lr" or (rate is not None and rate > origin + 1 and rate < first["step"]):
