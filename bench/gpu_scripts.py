@@ -4,8 +4,8 @@
 
 For each model, in exact mode: record the script, replay it, record it again and kill it with SIGKILL,
 resume it, and compare the joined run with the uninterrupted one, every step and every tensor. Then the
-last model trains with the line and without, in alternating blocks of steps (ratio ≥ 0.995). Every answer
-is kept as JSON. Exit status 0 when all of it holds. `--models tiny` tries the same on a CPU.
+last model trains with the line and without, in alternating steps (ratio ≥ 0.995). Every answer is kept as
+JSON. Exit status 0 when all of it holds. `--models tiny` tries the same on a CPU.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ def main() -> int:
     )
     parser.add_argument("--models", nargs="+", default=["1.5b", "7b"], choices=("tiny", "fp16", "1.5b", "7b"))
     parser.add_argument("--together", action="store_true", help="prove the models at the same time")
+    parser.add_argument("--only", choices=("proof", "throughput"), help="leave the other out")
     parser.add_argument("--bases", type=Path, help="folder for the base models (default: a temporary one)")
     parser.add_argument("--budget", type=float, default=1e9, help="seconds after which no step is begun")
     parser.add_argument("--out", type=Path, required=True, help="folder for the JSON answers")
@@ -43,17 +44,19 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         bases = args.bases or Path(folder) / "bases"
         proofs = [Proof(model, Path(folder), bases, args.out, began + args.budget) for model in args.models]
-        with ThreadPoolExecutor(len(proofs) if args.together else 1) as pool:
-            for proof, answer in zip(proofs, pool.map(Proof.model, proofs), strict=True):
-                found[proof.name] = answer
-                keep(args.out / "summary.json", found)
-        found["throughput"] = proofs[-1].throughput()
-        for proof in proofs:
-            found[proof.name]["audit"] = proof.audit()
+        if args.only != "throughput":
+            with ThreadPoolExecutor(len(proofs) if args.together else 1) as pool:
+                for proof, answer in zip(proofs, pool.map(Proof.model, proofs), strict=True):
+                    found[proof.name] = answer
+                    keep(args.out / "summary.json", found)
+            for proof in proofs:
+                found[proof.name]["audit"] = proof.audit()
+        if args.only != "proof":
+            found["throughput"] = proofs[-1].throughput()
         found["seconds"] = round(time.monotonic() - began)
     keep(args.out / "summary.json", found)
-    good = (found["throughput"].get("ratio") or 0) >= RATIO
-    for model in args.models:
+    good = args.only == "proof" or found["throughput"].get("ratio", 0) >= RATIO
+    for model in args.models if args.only != "throughput" else ():
         one = found[model]
         good = good and one.get("replay") == one.get("resumed") == "BITWISE" and one["audit"] == "ok"
     print(json.dumps(found, indent=1))
@@ -76,9 +79,7 @@ class Proof:
 
     def model(self) -> dict[str, Any]:
         """Record, replay, kill and resume; return what came of it."""
-        base = self.bases / self.name
-        if not base.exists():
-            self.timed("make", [sys.executable, str(SCRIPT), "make", self.name, str(base)])
+        base = self.base()
         script = ["--mode", "exact", "--threads", "1", "--"]
         script += ["python", "qlora.py", "train", self.name, str(base)]
         run = self.answer("run", script)
@@ -103,6 +104,13 @@ class Proof:
             told["said"] = [line for line in log.read_text().splitlines() if line.startswith("labassist:")]
         return told
 
+    def base(self) -> Path:
+        """Return the folder of the base model, making it at the first time."""
+        base = self.bases / self.name
+        if not base.exists():
+            self.timed("make", [sys.executable, str(SCRIPT), "make", self.name, str(base)])
+        return base
+
     def folder(self, run: dict[str, Any]) -> Path:
         """Return the folder of a run."""
         return self.workspace / "ledger" / "runs" / str(run.get("id"))
@@ -110,7 +118,7 @@ class Proof:
     def throughput(self) -> Any:
         """Return the ratio of the throughput with the line to that without; exact mode on both sides."""
         result = self.out / "throughput.json"
-        script = ["python", "qlora.py", "pair", self.name, str(self.bases / self.name), str(result.resolve())]
+        script = ["python", "qlora.py", "pair", self.name, str(self.base()), str(result.resolve())]
         self.answer("run", ["--mode", "exact", "--threads", "1", "--", *script], as_="pair")
         return json.loads(result.read_text()) if result.exists() else {}
 

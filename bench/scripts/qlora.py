@@ -2,7 +2,7 @@
 
 python qlora.py make 1.5b FOLDER        write the base model, once
 python qlora.py train 1.5b FOLDER       train adapters on random tokens
-python qlora.py pair 7b FOLDER OUT      the same, the line taken out of every other block of steps
+python qlora.py pair 7b FOLDER OUT      the same, the line taken out of half of the steps
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import random
 import signal
 import statistics
 import sys
@@ -37,7 +38,9 @@ ARCHITECTURES = {
 ARCHITECTURES["fp16"] = ARCHITECTURES["tiny"]
 SHAPES = {"fp16": (2, 24), "tiny": (2, 24), "1.5b": (4, 512), "7b": (4, 512)}
 """Sequences a step, and tokens in each."""
-BLOCK = 3
+WARM_UP = 8
+PAIR_LENGTH = 2048
+"""Tokens in a sequence where throughput is measured: enough to keep the GPU busy."""
 
 
 class Kill(transformers.TrainerCallback):
@@ -49,44 +52,50 @@ class Kill(transformers.TrainerCallback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Blocks(transformers.TrainerCallback):
-    """Takes the line out of a trainer for every other block of steps, and times the blocks."""
+class Pairs(transformers.TrainerCallback):
+    """Takes the line out of a trainer for half of its steps, and times each with the GPU's work done.
+
+    So all of the line's own time counts, though in training most of it passes while the GPU works.
+    """
 
     def __init__(self, recording, trainer) -> None:
         self.recording = recording
         self.trainer = trainer
         self.began = 0.0
         self.seconds: dict[str, list[float]] = {"with": [], "without": []}
+        self.wrapped = {
+            name: (getattr(type(trainer), name).__get__(trainer), getattr(trainer, name))
+            for name in ("get_batch_samples", "training_step", "_get_grad_norm")
+        }
 
     def on_step_end(self, _args, state, _control, **_):
-        """At the end of a block: take its time, and put the line in or out for the next."""
-        if state.global_step % BLOCK:
-            return
+        """Take the step's time, and put the line in or out for the next one."""
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        block, now = state.global_step // BLOCK, time.perf_counter()
-        if block > 2:  # the first two warm up
+        step, now = state.global_step, time.perf_counter()
+        if step > WARM_UP:
             self.seconds["without" if self.recording._over else "with"].append(now - self.began)
         # with, without, without, with: a drift of the clocks falls on both alike.
-        off = (block % 4) in (1, 2)
+        off = step % 4 in (1, 2)
         self.recording._over = off
-        for name, plain, recorded in (
-            ("get_batch_samples", self.recording._batches, self.recording.get_batch_samples),
-            ("training_step", self.recording._step, self.recording.training_step),
-            ("_get_grad_norm", self.recording._grad_norm, self.recording.grad_norm),
-        ):
+        for name, (plain, recorded) in self.wrapped.items():
             setattr(self.trainer, name, plain if off else recorded)
         self.began = time.perf_counter()
 
     def ratio(self) -> dict[str, object]:
-        """Return throughput with the line over that without, by the medians of neighbouring blocks."""
+        """Return throughput with the line over that without: the median of pairs of neighbouring steps.
+
+        `low` and `high` bound 95% of the medians of resampled pairs.
+        """
         pairs = [b / a for a, b in zip(self.seconds["with"], self.seconds["without"], strict=False)]
+        draw = random.Random(0)
+        again = sorted(statistics.median(draw.choices(pairs, k=len(pairs))) for _ in range(2000))
         return {
             "ratio": statistics.median(pairs),
+            "low": again[50],
+            "high": again[1950],
             "pairs": len(pairs),
-            "steps_a_block": BLOCK,
-            "step_s": statistics.median(self.seconds["without"]) / BLOCK,
-            "ratios": [round(one, 5) for one in pairs],
+            "step_s": {side: statistics.median(times) for side, times in self.seconds.items()},
         }
 
 
@@ -103,7 +112,7 @@ def make(name: str, folder: Path) -> None:
     model.save_pretrained(folder, max_shard_size="5GB")
 
 
-def trainer(name: str, folder: Path, steps: int) -> SFTTrainer:
+def trainer(name: str, folder: Path, steps: int, length: int) -> SFTTrainer:
     """Return a trainer over the base model in `folder`, with the one line."""
     four = transformers.BitsAndBytesConfig(
         load_in_4bit=True,
@@ -124,7 +133,7 @@ def trainer(name: str, folder: Path, steps: int) -> SFTTrainer:
     special = {"pad_token": "<pad>", "eos_token": "<eos>"}
     words = models.WordLevel({"<pad>": 0, "<eos>": 1, "<unk>": 2}, "<unk>")
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words), **special)
-    batch, length = SHAPES[name]
+    batch = SHAPES[name][0]
     draw = torch.Generator().manual_seed(0)
     rows = torch.randint(3, 500, (batch * (steps + 8), length), generator=draw).tolist()
     arguments = SFTConfig(
@@ -163,15 +172,15 @@ def main() -> None:
     if what == "make":
         make(name, folder)
         return
-    made = trainer(name, folder, 12 if what == "train" else 99)
-    if what == "pair":
+    if what == "train":
+        trainer(name, folder, 12, SHAPES[name][1]).train()
+    elif what == "pair":
+        made = trainer(name, folder, 100, SHAPES[name][1] if name == "tiny" else PAIR_LENGTH)
         [line] = [one for one in made.callback_handler.callbacks if isinstance(one, record.LedgerCallback)]
-        blocks = Blocks(line._recording, made)
-        made.add_callback(blocks)
+        pairs = Pairs(line._recording, made)
+        made.add_callback(pairs)
         made.train()
-        Path(sys.argv[4]).write_text(json.dumps({"model": name, **blocks.ratio()}, indent=1) + "\n")
-        return
-    made.train()
+        Path(sys.argv[4]).write_text(json.dumps({"model": name, **pairs.ratio()}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

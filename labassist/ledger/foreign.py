@@ -35,9 +35,10 @@ def not_covered(place: Path, run: str, owners: dict[Path, str]) -> str:
     Its trainer may delete the folder (`save_total_limit`), and a later run may write over it: neither is
     damage. Raises CheckpointError for a manifest that cannot be read.
     """
-    folder = folder_of(place, read_manifest(place))
+    manifest = read_manifest(place)
+    folder = folder_of(place, manifest)
     if not folder.is_dir():
-        return f"its folder {folder} is gone"
+        return f"its folder {manifest['folder']} is gone"
     if owners.get(folder, run) != run:
-        return f"run {owners[folder]} wrote over {folder}"
+        return f"run {owners[folder]} wrote over its folder {manifest['folder']}"
     return ""

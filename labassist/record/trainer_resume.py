@@ -71,8 +71,9 @@ class Ahead:
 
     The states that matter are P, before the fetch of the first batch that no step has seen yet, and S, at
     the checkpoint. A resumed epoch must fetch that batch with P and all later ones with S; the Trainer
-    fetches them with whatever is there, and sets S after that. Only batches that are fetched in this
-    process count: workers have generators of their own, which no checkpoint holds.
+    fetches them with whatever is there, and sets S after that. Only batches that are fetched by their index
+    and in this process count: workers have generators of their own, which no checkpoint holds, and a
+    stream fetches once more all that it skips.
     """
 
     def __init__(self, trainer: Any) -> None:
@@ -84,13 +85,16 @@ class Ahead:
         self._save_rng = trainer._save_rng_state
         self._load_rng = trainer._load_rng_state
         self._loader = trainer.get_train_dataloader
+        self._batches = trainer.get_batch_samples
         trainer._save_rng_state = self.save_rng
         trainer._load_rng_state = self.load_rng
         trainer.get_train_dataloader = self.make_loader
+        trainer.get_batch_samples = self.get_batch_samples
 
-    def watched(self, batches: Any) -> Any:
-        """Return the batches of an epoch, noting the generators before each fetch."""
-        return batches if self.trainer.args.dataloader_num_workers else _Watched(batches, self)
+    def get_batch_samples(self, batches: Any, *args: Any, **more: Any) -> Any:
+        """Fetch the batches of one update, noting the generators before each fetch."""
+        watched = batches if self.trainer.args.dataloader_num_workers else _Watched(batches, self)
+        return self._batches(watched, *args, **more)
 
     def resume_from(self, checkpoint: str) -> None:
         """Read P of a checkpoint; a checkpoint of a stock Trainer has none, and nothing is changed then."""
@@ -104,10 +108,12 @@ class Ahead:
     def make_loader(self, *args: Any, **more: Any) -> Any:
         """Return the Trainer's own loader; for a resumed epoch one that restores S after its first batch."""
         loader = self._loader(*args, **more)
-        if self._before is not None and hasattr(loader, "base_dataloader"):
-            import torch
+        import torch
 
-            base = loader.base_dataloader
+        base = getattr(loader, "base_dataloader", None)
+        if base is None or isinstance(base.dataset, torch.utils.data.IterableDataset):
+            self._before = None
+        if self._before is not None:
             collate = base.collate_fn
 
             def first(samples: Any) -> Any:

@@ -1,9 +1,11 @@
 """A stock script: a small model from a configuration, dropout, accumulation, random augmentation."""
 
+import json
 import os
 import random
 import signal
 import sys
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -31,6 +33,10 @@ def collate(rows):
 
 
 def main():
+    if "exact" in sys.argv:
+        from labassist import record
+
+        record.exact(seed=11, threads=1)
     set_seed(11)
     config = LlamaConfig(
         vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
@@ -56,7 +62,18 @@ def main():
         from labassist import record
 
         record.attach(trainer)
+    losses = []
+    step = trainer.training_step
+
+    def told(*args, **kwargs):
+        loss = step(*args, **kwargs)
+        losses.append(float(loss).hex())
+        return loss
+
+    trainer.training_step = told
     trainer.train(resume_from_checkpoint=os.environ.get("RESUME"))
+    if os.environ.get("LOSSES"):
+        Path(os.environ["LOSSES"]).write_text(json.dumps(losses))
     if "fail" in sys.argv:
         raise SystemExit("the script failed after training")
 
