@@ -219,7 +219,7 @@ def accelerate(root: Path, *, ranks: int = 1, fp16: bool = False) -> Path:
 def loader_state(*, finished: bool = False, workers: int = 0) -> dict[str, Any]:
     """torchdata/stateful_dataloader: the keys with no workers, or with some."""
     state = {
-        "_sampler_iter_state": None,
+        "_sampler_iter_state": {"samples_yielded": STEP * 2},
         "_sampler_iter_yielded": STEP,
         "_num_yielded": STEP,
         "_IterableDataset_len_called": None,
@@ -230,7 +230,7 @@ def loader_state(*, finished: bool = False, workers: int = 0) -> dict[str, Any]:
     }
     if not workers:
         return state
-    main = {"_num_workers": workers, "_sampler_iter_yielded": STEP, "_dataset_kind": 0}
+    main = {"_num_workers": workers, "_sampler_iter_state": {"samples_yielded": STEP * 2}}
     snapshots = {f"worker_{at}": {"worker_id": at, "fetcher_state": None} for at in range(workers)}
     return {
         "_snapshot": {
@@ -407,7 +407,7 @@ def dcp(root: Path, *, without: tuple[str, ...] = ()) -> Path:
     return folder
 
 
-def lightning(root: Path, *, batches: int = 10, loader: bool = False) -> Path:
+def lightning(root: Path, *, batches: int = 10, loader: bool = False, last: bool = False) -> Path:
     """lightning/pytorch/trainer/connectors/checkpoint_connector.py `dump_checkpoint`."""
     root.mkdir(parents=True, exist_ok=True)
     tensors = weights()
@@ -416,7 +416,7 @@ def lightning(root: Path, *, batches: int = 10, loader: bool = False) -> Path:
     fit = {
         "state_dict": {"combined_loader": [loader_state()]} if loader else {},
         "epoch_loop.state_dict": {"_batches_that_stepped": STEP},
-        "epoch_loop.batch_progress": {"total": seen, "current": seen, "is_last_batch": False},
+        "epoch_loop.batch_progress": {"total": seen, "current": seen, "is_last_batch": last},
         "epoch_loop.scheduler_progress": {"total": count, "current": count},
         "epoch_loop.automatic_optimization.optim_progress": {
             "optimizer": {"step": {"total": count, "current": count}}

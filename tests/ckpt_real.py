@@ -112,7 +112,7 @@ def trl(out: Path, *, nf4: bool = False, **more: Any) -> Path:
     return out / "checkpoint-4"
 
 
-def accelerate(out: Path) -> Path:
+def accelerate(out: Path, *, stateful: bool = False) -> Path:
     """Train three steps with Accelerate and save its state."""
     import torch
     from accelerate import Accelerator
@@ -120,7 +120,7 @@ def accelerate(out: Path) -> Path:
     from torch.utils.data import DataLoader
 
     accelerator = Accelerator(
-        cpu=True, dataloader_config=DataLoaderConfiguration(use_stateful_dataloader=False)
+        cpu=True, dataloader_config=DataLoaderConfiguration(use_stateful_dataloader=stateful)
     )
     net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.1), torch.nn.Linear(8, 1))
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
@@ -138,3 +138,52 @@ def accelerate(out: Path) -> Path:
         optimizer.zero_grad()
     accelerator.save_state(str(out))
     return out
+
+
+def lightning(out: Path, *, every: int = 3, stateful: bool = False) -> Path:
+    """Train three epochs of four updates with Lightning, and return the folder of its checkpoints."""
+    _lightning(out, every, stateful, None)
+    return out
+
+
+def lightning_epochs(checkpoint: Path, out: Path) -> set[int]:
+    """Resume from a checkpoint of Lightning and return the epochs that it trains."""
+    return _lightning(out, 100, True, checkpoint)
+
+
+def _lightning(out: Path, every: int, stateful: bool, checkpoint: Path | None) -> set[int]:
+    import lightning as pl
+    import torch
+    from torch.utils.data import DataLoader
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    epochs = set()
+
+    class Module(pl.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = torch.nn.Linear(4, 1)
+
+        def training_step(self, batch: Any, _index: int) -> Any:
+            epochs.add(self.current_epoch)
+            return self.net(batch).pow(2).mean()
+
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.AdamW(self.parameters(), lr=1e-2)
+            schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+            return [optimizer], [{"scheduler": schedule, "interval": "step"}]
+
+    keep = pl.pytorch.callbacks.ModelCheckpoint(out, every_n_train_steps=every, save_top_k=-1)
+    trainer = pl.Trainer(
+        max_epochs=3,
+        accelerator="cpu",
+        accumulate_grad_batches=2,
+        callbacks=[keep],
+        default_root_dir=out,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    kind = StatefulDataLoader if stateful else DataLoader
+    trainer.fit(Module(), kind(torch.randn(16, 4), batch_size=2), ckpt_path=checkpoint)
+    return epochs

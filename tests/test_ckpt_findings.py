@@ -263,7 +263,7 @@ CASES: dict[str, Callable[[Path], Any]] = {
     "step-mismatch-name": after(lambda root: hf(root).rename(root / "checkpoint-7"), nothing),
     "skipped-steps": after(lambda root: hf(root, fp16=True), skipped),
     "accumulation-partial": after(lambda root: make.lightning(root, batches=11), nothing),
-    "epoch-boundary": after(lambda root: make.torchdata(root, finished=True), nothing),
+    "epoch-boundary": after(lambda root: make.lightning(root, loader=True, last=True), nothing),
     "data-skip-ignored": after(lambda root: hf(root, ignore_data_skip=True), nothing),
     "early-stopping-reset": after(hf, stopping),
     "loader-no-rank": after(lambda root: make.accelerate(root, ranks=2), nothing),
@@ -393,3 +393,13 @@ def test_a_plan_with_a_fault_is_one_line(plan: str, word: str, tmp_path: Path) -
     path = str(hf(tmp_path / "x"))
     done = labassist("ckpt", "check", path, "--plan", "plan.toml", cwd=tmp_path, status=2)
     assert done.stdout == "" and done.stderr.count("\n") == 1 and word in done.stderr
+
+
+@pytest.mark.parametrize(("length", "blamed"), [(11, False), (10, True), (9, True)])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_that_has_given_all_is_seen_by_the_datasets_length(
+    length: int, blamed: bool, workers: int, tmp_path: Path
+) -> None:
+    report = check(make.torchdata(tmp_path, workers=workers), {"dataset_length": length})
+    assert isinstance(report, Report)
+    assert ("epoch-boundary" in {one.code for one in report.found.findings}) == blamed

@@ -276,9 +276,9 @@ CODES: dict[str, Code] = {
     ),
     "epoch-boundary": Code(
         "warning",
-        "the data loader's state says that its epoch is finished",
-        "The first epoch after the resume yields nothing: a whole epoch is skipped.",
-        "save before the epoch's last batch, or make a fresh loader when the state is finished",
+        "it was saved at the last batch of an epoch, before the data loader noticed the end",
+        "The loader gives nothing more after the resume: a whole epoch is skipped without a word.",
+        "save once the epoch is over, or one batch earlier; or resume with a fresh loader at the next epoch",
     ),
     "data-skip-ignored": Code(
         "warning",

@@ -128,6 +128,9 @@ def _dataset(found: Description, plan: Mapping[str, Any]) -> None:
     (5.x) or down (4.x).
     """
     facts, length = found.facts, plan["dataset_length"]
+    yielded = facts.get("yielded")
+    if yielded is not None and yielded >= length // (found.world_size or 1):
+        found.add("epoch-boundary", "data_position")
     was = facts.get("dataset_length")
     if was is not None:
         if was != length:
@@ -140,7 +143,8 @@ def _dataset(found: Description, plan: Mapping[str, Any]) -> None:
     if not batch or not accumulate or step is None or not isinstance(epoch, int | float):
         return
     batches = math.ceil(length / (batch * (found.world_size or 1)))
-    if not any(abs(epoch - guess) < 1e-6 for guess in _epochs(step, batches, accumulate)):
+    rounds_up = found.framework_version.startswith("transformers 5")
+    if not any(abs(epoch - guess) < 1e-6 for guess in _epochs(step, batches, accumulate, rounds_up)):
         found.add(
             "plan-dataset",
             "data_position",
@@ -148,9 +152,10 @@ def _dataset(found: Description, plan: Mapping[str, Any]) -> None:
         )
 
 
-def _epochs(step: int, batches: int, accumulate: int) -> list[float]:
+def _epochs(step: int, batches: int, accumulate: int, rounds_up: bool) -> list[float]:
     guesses = []
-    for updates in {max(1, batches // accumulate), math.ceil(batches / accumulate)}:
+    up = math.ceil(batches / accumulate)
+    for updates in {up} if rounds_up else {up, max(1, batches // accumulate)}:
         whole, rest = divmod(step, updates)
         guesses += [whole + min(rest * accumulate, batches) / batches]
         if rest == 0:

@@ -119,15 +119,22 @@ def _data(reader: Reader) -> None:
 
 
 def stateful(found: Description, value: dict[str, object], path: Path) -> None:
-    """Judge the state of a torchdata StatefulDataLoader: is its epoch over, how many workers has it."""
+    """Note what the state of a torchdata StatefulDataLoader tells: its workers, and the samples it has given.
+
+    Without workers the keys lie at the top, with them in the main process's snapshot. A state taken after the
+    last batch, but before the end was noticed, gives an empty epoch: the count is compared with a plan's
+    dataset_length.
+    """
     snapshot = value.get("_snapshot")
-    finished = value.get("_iterator_finished")
-    if finished is True:
-        found.add("epoch-boundary", "data_position", path)
     main = snapshot.get("_main_snapshot") if isinstance(snapshot, dict) else None
-    workers = main.get("_num_workers") if isinstance(main, dict) else None
+    held = main if isinstance(main, dict) else value
+    workers = held.get("_num_workers")
     if isinstance(workers, int) and workers:
         found.add("loader-workers", "data_position", path, count=workers)
+    sampler = held.get("_sampler_iter_state")
+    yielded = sampler.get("samples_yielded") if isinstance(sampler, dict) else None
+    if isinstance(yielded, int) and value.get("_iterator_finished") is not True:
+        found.facts["yielded"] = yielded
 
 
 def is_stateful(value: object) -> bool:

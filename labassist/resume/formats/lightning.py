@@ -101,6 +101,8 @@ def _loops(found: Description, value: dict[str, Any], file: Path) -> None:
         fit, "epoch_loop.automatic_optimization.optim_progress", "optimizer", "step", "current", "completed"
     )
     last = _get(progress, "is_last_batch")
+    if last and found.states["data_position"] == "present":
+        found.add("epoch-boundary", "data_position", file)
     if isinstance(batches, int) and isinstance(steps, int) and steps and not last and batches % steps:
         found.add(
             "accumulation-partial", "data_position", file, batches=batches, accumulate=-(-batches // steps)
