@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from labassist.runs import life
+
 QUICK = (
     "--set=steps=60",
     "--set=every.checkpoint=10",
@@ -72,7 +74,7 @@ def wait_until(true: Any, what: str) -> None:
     deadline = time.monotonic() + DEADLINE_S
     while not true():
         assert time.monotonic() < deadline, f"waited too long for {what}"
-        time.sleep(0.01)
+        time.sleep(0.02)
 
 
 def kill_trainer(folder: Path, number: int = signal.SIGKILL) -> None:
@@ -82,12 +84,9 @@ def kill_trainer(folder: Path, number: int = signal.SIGKILL) -> None:
 
 
 def wait_closed(workspace: Path, run: dict[str, Any]) -> Any:
-    """Wait until the run's record is closed, and return it."""
-    closed: list[Any] = []
-
-    def check() -> bool:
-        closed[:] = [answer("show", run["id"], cwd=workspace)]
-        return bool(closed[0]["state"] != "running")
-
-    wait_until(check, "the end of the run")
-    return closed[0]
+    """Wait until nobody runs or watches the run any more, and return its record as the next command has it."""
+    folder = run_folder(workspace, run)
+    wait_until(
+        lambda: not life.held(folder / "alive") and not life.held(folder / "supervised"), "the end of the run"
+    )
+    return answer("show", run["id"], cwd=workspace)
