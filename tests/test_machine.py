@@ -276,7 +276,7 @@ def test_a_gpu_is_read_through_the_real_bindings(tmp_path: Path) -> None:
     # used without reserved, as nvidia-smi shows it; whole MiB rounded down
     assert gpu.memory_used == (500 << 20) + 700000
     assert gpu.memory_reserved == 400 << 20
-    assert mib(gpu.memory_used) == 501  # 500.67 MiB, to the nearest
+    assert mib(gpu.memory_used) == 501  # 500.67 MiB, rounded up as nvidia-smi does
     assert (gpu.power, gpu.power_limit, gpu.temperature) == (312.0, 450.0, 71)
     assert (gpu.sm_clock, gpu.sm_clock_max, gpu.memory_clock) == (2505, 2520, 10501)
     assert gpu.throttle == ["SW power cap", "0x100000000000"]

@@ -197,11 +197,11 @@ class Gpu:
 
 
 def mib(size: int) -> int:
-    """Return bytes as the whole MiB that nvidia-smi prints, rounded to the nearest.
+    """Return bytes as the whole MiB that nvidia-smi prints: rounded up.
 
-    Measured with driver 580.159 on an H200: 1,010.81 MiB used is printed as 1011.
+    Measured with driver 580.159 on an H200: 1,010.81 MiB used is printed as 1011, 615.06 reserved as 616.
     """
-    return (size + (1 << 19)) >> 20
+    return -(-size >> 20)
 
 
 def is_own(pid: int, own: frozenset[int]) -> bool | None:
