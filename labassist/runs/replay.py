@@ -125,7 +125,7 @@ def _one_experiment(segments: list[dict[str, Any]]) -> None:
                 mend="replay it with --segment",
             )
         same_code = later["code"]["digest"] == first["code"]["digest"]
-        if not same_code or later["config"] != first["config"]:
+        if not same_code or later.get("config") != first.get("config"):
             what = "configuration" if same_code else "code"
             raise InputError(
                 f"its segments differ in {what} (from run {later['id']} on), so no single run can repeat them",
@@ -289,7 +289,8 @@ def _digests(ledger: Ledger, checkpoint: dict[str, Any]) -> dict[str, str]:
 def _repeats(ledger: Ledger, original: dict[str, Any], besides: str) -> list[curves.Curve]:
     """Return the curves of other finished runs of the same code, configuration, seed and mode."""
     found = []
-    alike = where("config") == original["config"]
+    config = original.get("config")
+    alike = where("config") == config if config else ~where("config").exists()
     for key in ("job", "seed", "mode", "threads"):
         alike &= where(key) == original.get(key)
     for document in ledger.runs.search(alike):

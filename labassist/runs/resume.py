@@ -77,7 +77,7 @@ def resume(
 
 
 def _job_plan(workspace: Workspace, document: dict[str, Any], sets: list[str]) -> Plan:
-    flat = dict(document["config"])
+    flat = dict(document.get("config", {}))
     if sets:
         job = load_job(workspace, document["job"])
         flat |= job_config.parse_sets(job.spec, sets)

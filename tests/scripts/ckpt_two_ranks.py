@@ -1,4 +1,4 @@
-"""Make a checkpoint with two processes: `torchrun --nproc-per-node 2 ckpt_two_ranks.py hf|zero2|zero3|fsdp OUT`."""
+"""Make a checkpoint with two processes: `torchrun --nproc-per-node 2 ckpt_two_ranks.py hf|hf-zero2|zero2|zero3|fsdp OUT`."""
 
 import os
 import sys
@@ -16,10 +16,25 @@ def hf(out):
     ckpt_real.hf(out, per_device_train_batch_size=1)
 
 
-def zero(out, stage):
+def hf_zero2(out):
+    import ckpt_real
     import deepspeed
 
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # it would be compiled first
+    settings = {
+        "train_batch_size": "auto",
+        "train_micro_batch_size_per_gpu": "auto",
+        "gradient_accumulation_steps": "auto",
+        "zero_optimization": {"stage": 2},
+        "zero_allow_untested_optimizer": True,
+    }
+    ckpt_real.hf(out, per_device_train_batch_size=1, deepspeed=settings)
+
+
+def zero(out, stage):
+    import deepspeed
+
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.init_distributed("gloo")
     settings = {
         "train_batch_size": 4,
@@ -78,7 +93,7 @@ def main():
     if kind.startswith("zero"):
         zero(out, int(kind[4:]))
     else:
-        {"hf": hf, "fsdp": fsdp}[kind](out)
+        {"hf": hf, "hf-zero2": hf_zero2, "fsdp": fsdp}[kind](out)
     distributed.barrier()
     distributed.destroy_process_group()
     sys.stdout.flush()

@@ -75,7 +75,7 @@ def main():
     if os.environ.get("LOSSES"):
         Path(os.environ["LOSSES"]).write_text(json.dumps(losses))
     if "fail" in sys.argv:
-        raise SystemExit("the script failed after training")
+        sys.exit("the script failed after training")
 
 
 if __name__ == "__main__":

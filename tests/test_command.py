@@ -1,0 +1,166 @@
+"""`run [--out PATH] -- CMD`: any program is recorded whole and replayed by what it makes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import answer, labassist, run_folder
+
+from labassist.workspace import new
+
+MAKE = """\
+import os, sys
+os.makedirs("made/deep", exist_ok=True)
+open("made/one.txt", "w").write("one " + " ".join(sys.argv[1:]) + "\\n")
+open("made/deep/two.bin", "wb").write(bytes(range(256)))
+sys.exit(int(os.environ.get("STATUS", "0")))
+"""
+RECORDED = """\
+from labassist import record
+order = record.read_order()
+recorder = record.start(order=order, total_steps=4)
+for step in range(1, 5):
+    recorder.record(step, loss=1 / step, batch=record.digest([step]))
+recorder.finish(4)
+"""
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = new(tmp_path_factory.mktemp("command") / "lab").workspace.root
+    (root / "make.py").write_text(MAKE)
+    return root
+
+
+def run(lab: Path, *words: str, status: int = 0, env: dict[str, str] | None = None) -> Any:
+    return json.loads(labassist("run", "--json", *words, cwd=lab, status=status, env=env).stdout)
+
+
+def test_outputs_are_hashed_a_folder_as_one_and_replayed(lab: Path) -> None:
+    made = run(lab, "--out", "made", "--out", "made/one.txt", "--", "python", "make.py", "a b")
+    assert (made["state"], made["exit"], made["job"]) == ("finished", 0, "make.py")
+    assert made["argv"] == ["python", "make.py", "a b"]
+    folder, file = made["outputs"]
+    assert (folder["path"], folder["bytes"]) == ("made", 256 + 8)
+    assert file["path"] == "made/one.txt" and file["sha256"]
+    replayed = answer("replay", made["id"], cwd=lab)
+    assert (replayed["verdict"], replayed["compared"]["tensors"]) == ("BITWISE", 2)
+
+
+def test_what_a_command_makes_is_no_part_of_its_code(lab: Path) -> None:
+    first, second = (run(lab, "--out", "made", "--", "python", "make.py") for _ in range(2))
+    assert (lab / "made" / "one.txt").exists()
+    assert first["code"]["digest"] == second["code"]["digest"]
+
+
+def test_an_output_that_changes_diverges_and_names_it(lab: Path) -> None:
+    (lab / "dice.py").write_text("import os\nopen('dice.bin', 'wb').write(os.urandom(8))\n")
+    made = run(lab, "--out", "dice.bin", "--", "python", "dice.py")
+    replayed = answer("replay", made["id"], cwd=lab, status=4)
+    assert (replayed["verdict"], replayed["first_difference"]) == ("DIVERGED", {"path": "dice.bin"})
+
+
+def test_without_outputs_and_recorder_there_is_nothing_to_compare(lab: Path) -> None:
+    made = run(lab, "--", "python", "make.py")
+    replayed = answer("replay", made["id"], cwd=lab, status=5)
+    assert replayed["verdict"] == "INCOMPLETE"
+    assert "nothing to compare" in replayed["likely_causes"][0]
+
+
+def test_a_command_with_a_recorder_is_replayed_by_its_curve(lab: Path) -> None:
+    (lab / "recorded.py").write_text(RECORDED)
+    made = run(lab, "--", "python", "recorded.py")
+    assert (made["step"], made["total_steps"]) == (4, 4)
+    replayed = answer("replay", made["id"], cwd=lab)
+    assert (replayed["verdict"], replayed["compared"]) == (
+        "BITWISE",
+        {"steps": 4, "series": 2, "tensors": 0},
+    )
+    refused = labassist("resume", made["id"], cwd=lab, status=2)
+    assert "finished all of its 4 steps" in refused.stderr
+
+
+def test_exit_status_and_signal_are_kept(lab: Path) -> None:
+    failed = run(lab, "--out", "made", "--", "python", "make.py", status=3, env={"STATUS": "3"})
+    assert (failed["state"], failed["exit"]) == ("failed", 3)
+    replayed = answer("replay", failed["id"], cwd=lab, status=4)
+    assert replayed["first_difference"] == {"exit": [3, 0], "signal": [None, None]}
+    killed = run(lab, "--", "sh", "-c", "kill -9 $$", status=137)
+    assert (killed["state"], killed["signal"]) == ("failed", signal.SIGKILL)
+    assert "exit" not in killed
+    refused = labassist("resume", killed["id"], cwd=lab, status=2)
+    assert "no complete checkpoint" in refused.stderr
+
+
+def test_a_script_that_git_ignores_is_kept_and_replayed_as_it_was(lab: Path) -> None:
+    (lab / ".gitignore").write_text((lab / ".gitignore").read_text() + "private/\n")
+    (lab / "private").mkdir()
+    script = lab / "private" / "mine.py"
+    script.write_text("open('mine.txt', 'w').write('as it ran')\n")
+    made = run(lab, "--out", "mine.txt", "--", "python", str(script))
+    assert made["argv"] == ["python", "private/mine.py"]  # another place, the same meaning
+    script.write_text("open('mine.txt', 'w').write('changed since')\n")
+    assert answer("replay", made["id"], cwd=lab)["verdict"] == "BITWISE"
+
+
+def test_a_script_outside_the_workspace_is_replayed_from_the_record(lab: Path, tmp_path: Path) -> None:
+    script = tmp_path / "elsewhere.py"
+    script.write_text("open('other.txt', 'w').write('as it ran')\n")
+    made = run(lab, "--out", "other.txt", "--", "python", str(script))
+    script.write_text("open('other.txt', 'w').write('changed since')\n")
+    assert answer("replay", made["id"], cwd=lab)["verdict"] == "BITWISE"
+
+
+def test_a_secret_on_the_command_line_is_never_stored_and_refilled(lab: Path) -> None:
+    secret = "hf_" + "Q7vR2mK9xT4wL8nB3cJ6" + "pY5sD1gH0z"
+    (lab / "uses.py").write_text(
+        "import hashlib, sys\nopen('uses.txt', 'w').write(hashlib.sha256(sys.argv[2].encode()).hexdigest())\n"
+    )
+    words = ("--out", "uses.txt", "--", "python", "uses.py", "--token", secret)
+    made = run(lab, *words, env={"HF_TOKEN": secret})
+    assert made["argv"] == ["python", "uses.py", "--token", "${HF_TOKEN}"]
+    for path in (lab / "ledger").rglob("*"):
+        assert not path.is_file() or secret.encode() not in path.read_bytes(), path
+    missing = labassist("replay", made["id"], cwd=lab, status=2)
+    assert "HF_TOKEN" in missing.stderr
+    assert answer("replay", made["id"], cwd=lab, env={"HF_TOKEN": secret})["verdict"] == "BITWISE"
+
+
+def test_outside_git_the_script_is_stored_and_replayed(tmp_path: Path) -> None:
+    root = tmp_path / "plain"
+    for name in ("labs", "ledger"):
+        (root / name).mkdir(parents=True)
+    (root / "make.py").write_text(MAKE)
+    env = {"GIT_CEILING_DIRECTORIES": str(tmp_path)}
+    made = run(root, "--out", "made", "--", "python", "make.py", env=env)
+    assert made["code"]["vcs"] == "none"
+    (root / "make.py").write_text("raise SystemExit('not what ran')\n")
+    shutil.rmtree(root / "made")
+    assert answer("replay", made["id"], cwd=root, env=env)["verdict"] == "BITWISE"
+    assert not (root / "made").exists()
+    assert answer("audit", cwd=root, env=env)["ok"]
+
+
+def test_an_output_outside_the_workspace_is_refused(lab: Path) -> None:
+    for output in ("../elsewhere.txt", "."):
+        refused = labassist("run", "--out", output, "--", "python", "make.py", cwd=lab, status=2)
+        assert "lies outside the workspace" in refused.stderr
+
+
+def test_it_runs_in_the_folder_it_was_started_in(lab: Path) -> None:
+    folder = lab / "inner"
+    folder.mkdir()
+    (folder / "here.sh").write_text("#!/bin/sh\npwd > where.txt\nbasename $(pwd) > name.txt\n")
+    os.chmod(folder / "here.sh", 0o755)
+    made = run(folder, "--out", "name.txt", "--", "./here.sh")
+    assert (made["cwd"], made["job"]) == ("inner", "here.sh")
+    assert [out["path"] for out in made["outputs"]] == ["inner/name.txt"]
+    assert answer("replay", made["id"], cwd=lab)["verdict"] == "BITWISE"
+    log = (run_folder(lab, made) / "log.txt").read_text()
+    assert log == ""
