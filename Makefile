@@ -4,13 +4,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test test-all lint bench clean
+.PHONY: help demo test test-all lint bench screenshots clean
 
 help:
 	@echo "make demo       install into .venv, train the first lab's model, replay it bit for bit"
 	@echo "make test       lint, types, import rules and the fast tests"
 	@echo "make test-all   the same with the slow tests"
 	@echo "make bench      measure what is promised about speed (NANOGPT=DIR TEXT=FILE: against nanoGPT too)"
+	@echo "make screenshots  play the golden path in the app, and keep pictures of it (SVG) in screenshots/"
 	@echo "make clean      remove .venv and caches; never the ledger"
 
 demo: .venv/stamp-loop
@@ -22,8 +23,10 @@ demo: .venv/stamp-loop
 test: .venv/stamp-loop,dev lint
 	@$(BIN)/python -m pytest -q -m "not slow"
 
-test-all: .venv/stamp-loop,dev lint
-	@$(BIN)/python -m pytest -q
+# The slow tests use the real training stack, terminals and sshd. What comes late on a busy machine gets a
+# second run of its own; what is wrong fails twice.
+test-all: test .venv/stamp-train,dev
+	@$(BIN)/python -m pytest -q -m slow || $(BIN)/python -m pytest -q -m slow --last-failed
 
 lint: .venv/stamp-loop,dev
 	@$(BIN)/ruff check .
@@ -31,7 +34,7 @@ lint: .venv/stamp-loop,dev
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-BENCH := cold_start recorder ledger_store chart_bytes
+BENCH := cold_start recorder ledger_store chart_bytes app
 
 bench: .venv/stamp-loop,dev
 	@status=0; for name in $(BENCH); do \
@@ -42,6 +45,9 @@ bench: .venv/stamp-loop,dev
 	    $(BIN)/python bench/first_loop.py --nanogpt "$(NANOGPT)" --text "$(TEXT)" || status=1; \
 	else echo "== bench/first_loop.py: left out, it needs NANOGPT=<its checkout> TEXT=<a text file>"; fi; \
 	exit $$status
+
+screenshots: .venv/stamp-loop
+	@mkdir -p screenshots && $(BIN)/python -m labassist.app.screenshot screenshots
 
 # A stamp names the extras it stands for. A torch that the python at hand already has is used as it is: then
 # nothing that touches it is constrained. Where that python is itself a virtual environment, whose packages
