@@ -195,7 +195,8 @@ def step_time() -> tuple[float, float]:
         command = [sys.executable, "-m", "labassist"]
         quiet: dict[str, Any] = {"capture_output": True, "text": True, "check": True}
         subprocess.run([*command, "new", str(folder)], **quiet)
-        words = ["run", "01-first-loop/train", "--profile", "tiny", "--set=steps=200", "--json"]
+        size = ["--set=steps=120", "--set=model.d_model=128", "--set=model.layers=4"]
+        words = ["run", "01-first-loop/train", "--profile", "tiny", *size, "--json"]
         run = json.loads(subprocess.run([*command, *words], cwd=folder, **quiet).stdout)
         with Ledger.open(folder / "ledger") as ledger:
             times = dict(read_curve(ledger.run_folder(run["id"]) / "metrics-rank0.jsonl").t)

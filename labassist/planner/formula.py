@@ -97,7 +97,12 @@ def update_bytes(plan: Plan) -> int:
 
 
 def peak(plan: Plan) -> Peak:
-    """Return the largest moment of a training step on one GPU, shards counted as `plan.strategy` says."""
+    """Return the moment of a training step on one GPU that holds the most bytes of tensors."""
+    return max(moments(plan), key=lambda moment: moment.total)
+
+
+def moments(plan: Plan) -> list[Peak]:
+    """Return the moments of a training step on one GPU, shards counted as `plan.strategy` says."""
     one = block(plan)
     a, tokens = plan.model, plan.tokens
     static = {
@@ -117,7 +122,7 @@ def peak(plan: Plan) -> Peak:
     kept += tokens * a.hidden * (4 + (residual_bytes(plan) if full else 0))
     loss = _loss(plan)
     unsharded = shard.unit(plan)
-    moments = [
+    found = [
         Peak(
             "head",
             {
@@ -130,7 +135,7 @@ def peak(plan: Plan) -> Peak:
         )
     ]
     if plan.dtype == "mixed" and plan.checkpointing and full:
-        moments.append(
+        found.append(
             Peak(
                 "forward",
                 {**static, "gradients": at_head, "activations": kept + copies, "logits": loss.forward},
@@ -144,7 +149,7 @@ def peak(plan: Plan) -> Peak:
         "logits": loss.left,
         "workspace": static["workspace"] + unsharded + (_largest_gradient(plan) if full else 0),
     }
-    moments.append(Peak("block", first))
+    found.append(Peak("block", first))
     left = a.hidden * residual_bytes(plan) * tokens + (one.saved if not plan.checkpointing else 0)
     last = {
         **static,
@@ -153,20 +158,20 @@ def peak(plan: Plan) -> Peak:
         "logits": loss.left,
         "workspace": static["workspace"] + unsharded,
     }
-    moments.append(Peak("last block", last))
+    found.append(Peak("last block", last))
     if full:
         # A tied embedding's two gradients and their sum are alive together.
         extra = head_gradient * ((2 if a.tied else 0) + (1 if plan.keeps_gradients else 0))
-        moments.append(Peak("embedding", {**static, "gradients": gradients + extra, "logits": loss.left}))
+        found.append(Peak("embedding", {**static, "gradients": gradients + extra, "logits": loss.left}))
     update = shard.update(plan, update_bytes(plan))
-    moments.append(
+    found.append(
         Peak(
             "update",
             {**static, "gradients": gradients, "workspace": static["workspace"] + update},
         )
     )
-    transient = max(one.parts.get("activations", 0) + one.parts.get("logits", 0) for one in moments)
-    return replace(max(moments, key=lambda moment: moment.total), transient=transient)
+    transient = max(one.parts.get("activations", 0) + one.parts.get("logits", 0) for one in found)
+    return [replace(one, transient=transient) for one in found]
 
 
 @dataclass(frozen=True)

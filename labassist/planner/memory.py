@@ -78,7 +78,9 @@ class Estimate:
 
 def estimate(plan: Plan) -> Estimate:
     """Return the formula's estimate of a checked plan."""
-    moment = inference.peak(plan) if not plan.trains else formula.peak(plan)
+    moments = formula.moments(plan) if plan.trains else [inference.peak(plan)]
+    # What is reserved decides, so that a moment with less in tensors and more in splinters can be the peak.
+    moment = max(moments, key=lambda one: one.total + fragmentation(plan, one))
     parts: dict[str, float] = dict.fromkeys(PARTS, 0.0)
     parts |= {name: float(value) for name, value in moment.parts.items()}
     parts["context"] = context_bytes(plan)

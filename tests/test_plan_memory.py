@@ -1,0 +1,306 @@
+"""`plan memory`: parts that sum, counts that are the published ones, verdicts that can be trusted, bad input."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labassist.cli.main import main
+from labassist.errors import InputError
+from labassist.planner import arch, cards, formula, inference
+from labassist.planner.memory import PARTS, estimate
+from labassist.planner.plan import Plan
+from labassist.planner.suggest import largest_batch
+from tests.test_imports import loaded
+
+QWEN = ("--model", "qwen2.5-7b", "--seq", "2048", "--batch", "2")
+
+
+def ask(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
+    status = main(["plan", *words, "--json"])
+    return status, json.loads(capsys.readouterr().out)
+
+
+def plan(model: str = "qwen2.5-7b", **values: Any) -> Plan:
+    return Plan(arch.load(model), **values).checked()
+
+
+@pytest.mark.parametrize("name", arch.names())
+def test_parameters_are_the_published_count(name: str) -> None:
+    model = arch.load(name)
+    if model.published:
+        assert model.parameters == model.published
+    else:
+        assert "its text part" in model.source
+
+
+def test_parts_sum_to_what_nvidia_smi_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    status, answer = ask(capsys, "memory", *QWEN, "--method", "qlora", "--card", "24GB")
+    assert status == 0
+    assert {"fits", "card_gib", "total_gib", "parts", "method", "suggestions"} <= answer.keys()
+    assert tuple(answer["parts"]) == PARTS
+    assert sum(answer["parts"].values()) == pytest.approx(answer["total_gib"])
+    assert answer["fits"] is True
+    assert answer["method"] == "formula"
+    # Measured on an H200 with TRL 1.16: 8.35 GiB.
+    assert answer["total_gib"] == pytest.approx(8.35, rel=0.05)
+
+
+def test_what_does_not_fit_exits_1_and_names_what_would(capsys: pytest.CaptureFixture[str]) -> None:
+    status, answer = ask(capsys, "memory", *QWEN, "--method", "full", "--card", "24GB")
+    assert status == 1
+    assert answer["fits"] is False
+    assert answer["suggestions"]
+    for one in answer["suggestions"]:
+        assert one["speed"]
+        changed = {"--method": "full"}
+        words = " ".join(one["options"]).split()
+        changed.update(zip(words[::2], words[1::2], strict=True))
+        again, fitting = ask(capsys, "memory", *QWEN, *sum(changed.items(), ()), "--card", "24GB")
+        assert again == 0, one
+        assert fitting["total_gib"] == pytest.approx(one["total_gib"])
+    assert "H200" in answer["holders"]
+
+
+def test_text_names_defaults_and_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "memory", "--model", "qwen2.5-7b", "--card", "4090"]) == 0
+    text = capsys.readouterr().out
+    for words in (
+        "FITS",
+        "checkpointing yes",
+        "lora_r 16",
+        "q_proj,k_proj,v_proj,o_proj",
+        "loss chunked",
+        "bf16",
+    ):
+        assert words in text
+
+
+def published() -> list[dict[str, Any]]:
+    path = Path(__file__).parent.parent / "bench" / "planner_published.toml"
+    rows: list[dict[str, Any]] = tomllib.loads(path.read_text())["row"]
+    return rows
+
+
+@pytest.mark.parametrize("row", published(), ids=lambda row: " ".join(str(value) for value in row.values()))
+def test_published_peaks(row: dict[str, Any]) -> None:
+    values = {"method": "full", "checkpointing": False, "lora_dropout": 0.0, **row}
+    model, peak = values.pop("model"), values.pop("peak")
+    made = plan(
+        model,
+        **values,
+        optim="adamw_torch",
+        seq=2048,
+        batch=1,
+        loss="full",
+        trainer="loop",
+        padded=values.get("attention") != "eager",
+    )
+    assert formula.peak(made).total == pytest.approx(peak, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "mib"),
+    [("4090", 24564), ("RTX 3090", 24576), ("h200", 143771), ("5090", 32607), ("24GB", 24564)],
+)
+def test_card_sizes_are_the_drivers(name: str, mib: float) -> None:
+    assert cards.find(name).total_mib == mib
+
+
+def test_every_card_keeps_some_memory_for_its_driver() -> None:
+    for card in cards.known():
+        assert 0.95 * card.total_mib < card.usable_mib < card.total_mib
+        assert card.source
+
+
+def test_name_hub_id_file_and_folder_are_one(tmp_path: Path) -> None:
+    by_name = arch.load("qwen2.5-0.5b")
+    (tmp_path / "config.json").write_text(json.dumps(by_name.config))
+    for other in (
+        "Qwen/Qwen2.5-0.5B",
+        "Qwen/Qwen2.5-0.5B-Instruct",
+        str(tmp_path),
+        str(tmp_path / "config.json"),
+    ):
+        model = arch.load(other)
+        assert model.parameters == by_name.parameters
+        assert model.matrices == by_name.matrices
+
+
+METHODS = st.sampled_from(["full", "lora", "qlora", "inference"])
+MODELS = st.sampled_from(arch.names())
+
+
+@settings(max_examples=150, deadline=None)
+@given(MODELS, METHODS, st.booleans(), st.sampled_from([1, 2, 4]), st.sampled_from([128, 1000, 4096]))
+def test_more_never_takes_less(model: str, method: str, checkpointing: bool, batch: int, seq: int) -> None:
+    made = plan(model, method=method, checkpointing=checkpointing, batch=batch, seq=seq)
+    total = estimate(made).total_gib
+    assert total > 0
+    assert all(value >= 0 for value in estimate(made).parts.values())
+    assert estimate(made.with_(batch=2 * batch)).total_gib >= total
+    assert estimate(made.with_(seq=2 * seq)).total_gib >= total
+    if made.trains:
+        assert estimate(made.with_(checkpointing=True)).total_gib <= total * 1.001 + 0.001
+        assert estimate(made.with_(accumulate=2)).total_gib >= total
+
+
+def test_methods_and_strategies_are_in_their_order() -> None:
+    totals = [estimate(plan(method=method)).total_gib for method in ("qlora", "lora", "full")]
+    assert totals == sorted(totals)
+    four = plan("llama-3.1-8b", method="full", gpus=4, batch=1)
+    by_strategy = [estimate(four.with_(strategy=one)) for one in ("zero3", "zero2", "zero1")]
+    assert [one.total_gib for one in by_strategy] == sorted(one.total_gib for one in by_strategy)
+    for strategy in ("ddp", "zero1", "zero2", "zero3", "fsdp"):
+        # What belongs to a card's own batch is the same on one card and on four.
+        one, many = (
+            formula.peak(plan(method="lora")),
+            formula.peak(plan(method="lora", gpus=4, strategy=strategy)),
+        )
+        assert many.parts["activations"] == one.parts["activations"]
+
+
+def test_zero3_holds_sixteen_bytes_over_the_cards() -> None:
+    # bf16 weights and gradients, an fp32 master copy and two fp32 moments.
+    made = estimate(plan("llama-2-13b", method="full", gpus=4, strategy="zero3"))
+    states = made.parts["weights"] + made.parts["gradients"] + made.parts["optimizer"]
+    assert states == pytest.approx(16 * arch.load("llama-2-13b").parameters / 4, rel=1e-6)
+
+
+def test_key_value_cache_of_a_known_model() -> None:
+    # 2 x 32 layers x 4,096 x 2 bytes: the half MiB a token that is often quoted.
+    assert inference.cache_bytes_a_token(plan("llama-2-7b", method="inference")) == 512 * 1024
+    # Grouped queries: 8 of 32 heads.
+    assert inference.cache_bytes_a_token(plan("llama-3.1-8b", method="inference")) == 128 * 1024
+
+
+def test_vllm_takes_its_share_whatever_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    status, answer = ask(
+        capsys, "memory", "--model", "qwen2.5-0.5b", "--method", "inference", "--card", "4090"
+    )
+    assert status == 0
+    assert answer["vllm"]["takes_gib"] == pytest.approx(0.92 * answer["usable_gib"])
+    assert answer["total_gib"] < answer["vllm"]["takes_gib"]
+
+
+def test_largest_batch_is_the_largest() -> None:
+    made, card = plan(), cards.find("4090")
+    batch = largest_batch(made, card)
+    assert estimate(made.with_(batch=batch)).fits(card)
+    assert not estimate(made.with_(batch=batch + 1)).fits(card)
+
+
+def test_planning_loads_nothing_heavy(tmp_path: Path) -> None:
+    code = "from labassist.cli.main import main\nassert main(['plan', 'memory', '--model', 'gpt2', '--card', '4090']) == 0"
+    assert loaded(code, cwd=tmp_path) == set()
+
+
+DENSE = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 100,
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"num_local_experts": 8}, "mixture of experts"),
+        ({"num_experts": 128, "num_experts_per_tok": 8}, "mixture of experts"),
+        ({"vision_config": {"hidden_size": 1}}, "vision"),
+        ({"model_type": "mamba"}, "'mamba' is not covered"),
+        ({"model_type": "llama2"}, "did you mean llama"),
+        ({"model_type": None}, "no model_type"),
+        ({"hidden_size": None}, "lacks hidden_size"),
+        ({"hidden_size": None, "vocab_size": None}, "lacks hidden_size, vocab_size"),
+        ({"num_hidden_layers": -2}, "num_hidden_layers = -2"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers = 1000000000"),
+        ({"vocab_size": "many"}, "vocab_size = 'many'"),
+        ({"hidden_size": 64.5}, "hidden_size = 64.5"),
+        ({"hidden_size": True}, "hidden_size = True"),
+        ({"num_key_value_heads": 3}, "cannot share"),
+        ({"num_attention_heads": 128}, "more than the hidden size"),
+    ],
+)
+def test_a_config_that_cannot_be_says_so(
+    change: dict[str, Any], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**DENSE, **change}))
+    assert main(["plan", "memory", "--model", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert str(path) in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{", "\x00"])
+def test_a_config_that_is_no_json_says_so(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    assert main(["plan", "memory", "--model", str(path)]) == 2
+    assert str(path) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--model", "qwen2.5-8b"], "did you mean qwen2.5-"),
+        (["--model", "nothing-like-it"], "unknown model"),
+        (["--model", "missing.json"], "no such file"),
+        ([], "names no model"),
+        (["--model", "gpt2", "--method", "qlra"], "did you mean qlora"),
+        (["--model", "gpt2", "--gpus", "0"], "--gpus: 0"),
+        (["--model", "gpt2", "--gpus", "-1"], "--gpus: -1"),
+        (["--model", "gpt2", "--seq", "0"], "--seq: 0"),
+        (["--model", "gpt2", "--batch", "-4"], "--batch: -4"),
+        (["--model", "gpt2", "--batch", "1000000000"], "--batch: 1000000000"),
+        (["--model", "gpt2", "--batch", "two"], "invalid int"),
+        (["--model", "gpt2", "--lora-r", "0"], "--lora-r: 0"),
+        (["--model", "gpt2", "--lora-dropout", "1"], "--lora-dropout"),
+        (["--model", "gpt2", "--lora-dropout", "nan"], "--lora-dropout"),
+        (["--model", "gpt2", "--lora-targets", ","], "names no layer"),
+        (["--model", "qwen2.5-7b", "--lora-targets", "q_prj"], "did you mean q_proj"),
+        (["--model", "phi-4", "--lora-targets", "q_proj"], "its linear layers are qkv_proj"),
+        (["--model", "gpt2", "--optim", "adamw_torchh"], "did you mean adamw_torch"),
+        (["--model", "gpt2", "--optim", "muon"], "is not known here"),
+        (["--model", "gpt2", "--dtype", "fp8"], "bf16, fp32, mixed"),
+        (["--model", "gpt2", "--method", "qlora", "--dtype", "fp32"], "computes in bf16"),
+        (["--model", "gpt2", "--attention", "flsh"], "did you mean flash"),
+        (["--model", "gpt2", "--strategy", "zero4"], "did you mean zero"),
+        (["--model", "gpt2", "--gpus", "2", "--strategy", "zero3"], "sharding a 4-bit base"),
+        (["--model", "gpt2", "--card", "A4090X"], "unknown card"),
+        (["--model", "gpt2", "--card", "0GB"], "no card's memory"),
+        (["--model", "gpt2", "--card=-24GB"], "unknown card"),
+        (["--model", "gpt2", "--gpus", "2", "--dry-run"], "of one GPU"),
+    ],
+)
+def test_bad_input_is_one_line(
+    words: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["plan", "memory", *words]) == 2
+    out, error = capsys.readouterr()
+    assert said in error
+    assert error.count("\n") == 1
+    assert not out
+
+
+def test_a_folder_without_a_config(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no config\.json"):
+        arch.load(str(tmp_path))
