@@ -90,13 +90,15 @@ def quantised() -> Any:
         )
 
 
-def trl_trainer(out: Path, *, nf4: bool = False, **more: Any) -> Any:
+def trl_trainer(out: Path, *, nf4: bool = False, dropout: float = 0.1, **more: Any) -> Any:
     from peft import LoraConfig
     from trl import SFTConfig, SFTTrainer
 
     given = arguments(out, max_length=LENGTH, dataset_kwargs={"skip_prepare_dataset": True}, **more)
     given.setdefault("bf16", nf4)
-    lora = LoraConfig(r=2, lora_alpha=4, lora_dropout=0.1, target_modules="all-linear", task_type="CAUSAL_LM")
+    lora = LoraConfig(
+        r=2, lora_alpha=4, lora_dropout=dropout, target_modules="all-linear", task_type="CAUSAL_LM"
+    )
     return SFTTrainer(
         model=quantised() if nf4 else model(),
         args=SFTConfig(**given),

@@ -290,3 +290,11 @@ def test_ours_takes_facts_for_a_plan_from_its_run(tmp_path: Path) -> None:
     report = check(path, plan)
     assert {"plan-schedule", "plan-seed", "plan-precision", "plan-batch"} <= codes(report)
     assert report.verdict == "DEGRADED"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_table_of_formats_is_in_step() -> None:
+    import ckpt_table
+
+    kept = Path(__file__).parent.parent / "docs" / "resume-formats.md"
+    assert kept.read_text() == ckpt_table.page()

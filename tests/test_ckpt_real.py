@@ -167,6 +167,15 @@ def test_deepspeed_with_two_processes(tmp_path: Path, kind: str) -> None:
     assert "rank-file-missing" in codes(report(path))
 
 
+def test_a_trainer_with_deepspeed(tmp_path: Path) -> None:
+    path = two_ranks("hf-zero2", tmp_path / "real") / "checkpoint-4"
+    found = report(path)
+    assert found.found.world_size == 2
+    like(found, report(ckpt_layouts.hf_deepspeed(tmp_path / "layout")))
+    (path / "latest").write_text("global_step9")
+    assert codes(report(path)) == {"latest-wrong"}
+
+
 def test_a_distributed_checkpoint_of_two_processes(tmp_path: Path) -> None:
     path = two_ranks("fsdp", tmp_path / "real")
     found = report(path)
