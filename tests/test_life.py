@@ -199,7 +199,7 @@ def test_on_a_full_disk_earlier_records_stay_readable_and_the_run_can_go_on(smal
     filler.unlink()
     closed = wait_closed(root, run)
     assert closed["state"] == "failed"
-    assert "the disk was full" in closed["reason"]
+    assert "No space left" in closed["reason"]
     resumed = answer("resume", run["id"], cwd=root)
     assert resumed["state"] == "finished"
     with Ledger.open(root / "ledger") as ledger:

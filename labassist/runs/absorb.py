@@ -248,8 +248,8 @@ class Absorber:
         if number is not None:
             return {"state": "failed", "signal": number, "reason": f"killed by signal {number}"}
         if status:
-            full = "; the disk was full" if end.get("disk") == "full" else ""
-            return {"state": "failed", "exit": status, "reason": f"exit status {status}{full}"}
+            trouble = f"; its end could not be written: {end['trouble']}" if "trouble" in end else ""
+            return {"state": "failed", "exit": status, "reason": f"exit status {status}{trouble}"}
         if self.finish is not None and self.finish["why"] == "stop":
             own = self.health and not asked
             reason = f"stopped itself: {self.health}" if own else "asked to stop"

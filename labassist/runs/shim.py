@@ -73,10 +73,10 @@ def _write_end(folder: str, end: dict[str, object]) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(path + ".tmp", path)
-    except OSError:
+    except OSError as error:
         # A full disk still takes a few bytes where this file has its block already.
         with open(os.path.join(folder, "alive"), "r+b") as file:
-            file.write(json.dumps({**end, "shim": os.getpid(), "disk": "full"}).encode())
+            file.write(json.dumps({**end, "shim": os.getpid(), "trouble": error.strerror}).encode())
             file.truncate()
 
 
