@@ -100,7 +100,7 @@ def tearable(path: Path) -> list[Path]:
 
 @pytest.mark.fault
 @pytest.mark.parametrize("name", FORMATS)
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_file_cut_anywhere_is_reported(made: dict[str, Path], name: str, data: st.DataObject) -> None:
     path = made[name]
@@ -121,7 +121,7 @@ def test_a_file_cut_anywhere_is_reported(made: dict[str, Path], name: str, data:
 
 
 @pytest.mark.fault
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_byte_flipped_in_a_file_that_a_manifest_covers_is_reported(
     made: dict[str, Path], data: st.DataObject
@@ -298,3 +298,74 @@ def test_the_table_of_formats_is_in_step() -> None:
 
     kept = Path(__file__).parent.parent / "docs" / "resume-formats.md"
     assert kept.read_text() == ckpt_table.page()
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 2**40) | st.floats(allow_nan=False) | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the way to every part of a structure."""
+    found = [at]
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in parts:
+        found += places(part, (*at, key))
+    return found
+
+
+def put(value: Any, at: tuple[Any, ...], new: Any) -> Any:
+    if not at:
+        return new
+    held = value
+    for key in at[:-1]:
+        held = held[key]
+    held[at[-1]] = new
+    return value
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("name", FORMATS)
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_a_value_of_any_other_kind_anywhere_is_no_crash(
+    made: dict[str, Path], name: str, data: st.DataObject
+) -> None:
+    import hashlib
+
+    import torch
+
+    path = made[name]
+    files = [
+        file
+        for file in tearable(path)
+        if file.suffix in (".json", ".pt", ".pth", ".bin", ".pkl", ".ckpt")
+        and file.name != "training_args.bin"
+    ]
+    files = [file for file in files if not file.name.endswith("optim_states.pt")]  # classes that are not here
+    if not files:
+        return
+    file = data.draw(st.sampled_from(files), label="file")
+    kept = {one: one.read_bytes() for one in tearable(path)}
+    value = json.loads(kept[file]) if file.suffix == ".json" else torch.load(file, weights_only=False)
+    at = data.draw(st.sampled_from(places(value)), label="at")
+    value = put(value, at, data.draw(plain, label="value"))
+    try:
+        if file.suffix == ".json":
+            file.write_text(json.dumps(value))
+        else:
+            torch.save(value, file)
+        if name == "ours":
+            if file.name == "state.json":
+                manifest = json.loads((path / "manifest.json").read_bytes())
+                digest = hashlib.sha256(file.read_bytes()).hexdigest()
+                manifest["files"]["state.json"] = {"bytes": file.stat().st_size, "sha256": digest}
+                (path / "manifest.json").write_text(json.dumps(manifest))
+            (path / "COMMIT").write_text(hashlib.sha256((path / "manifest.json").read_bytes()).hexdigest())
+        found = inspect(path, {"dataset_length": 10, "max_steps": 3, "per_device_train_batch_size": 3})
+        json.dumps(found.document())
+    finally:
+        for one, content in kept.items():
+            one.write_bytes(content)

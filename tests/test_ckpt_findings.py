@@ -220,6 +220,10 @@ CASES: dict[str, Callable[[Path], Any]] = {
     "file-torn": after(hf, cut("model.safetensors")),
     "crc-mismatch": after(hf, flip_member),
     "hash-mismatch": after(make.ours, flip_ours),
+    "structure-unknown": after(
+        make.hf_peft,
+        lambda path: make.write_json(path / "trainer_state.json", {"global_step": 5, "log_history": 3}),
+    ),
     "json-torn": after(hf, cut("trainer_state.json", 40)),
     "file-missing": after(hf, lambda path: (path / "trainer_state.json").unlink()),
     "shard-missing": after(make.hf_sharded, drop_shard),

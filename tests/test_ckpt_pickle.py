@@ -129,7 +129,7 @@ def test_a_hostile_pickle_is_reported_and_not_run(tmp_path: Path, name: str, kin
     witness = tmp_path / "witness"
     for target in files:
         whole = target.read_bytes()
-        for payload in (Spawned, Evaluated, Shell):
+        for payload in (Spawned, Evaluated, Shell) if kind == "zip" else (Shell,):
             hostile(target, payload(f"touch {witness}"), kind)
             report = check(path)
             assert isinstance(report, Report)

@@ -12,7 +12,7 @@ from labassist.errors import InputError
 from labassist.resume import plan as plans
 from labassist.resume import rules
 from labassist.resume.description import Description
-from labassist.resume.findings import finding
+from labassist.resume.findings import STATES, finding
 from labassist.resume.formats import Format, known
 from labassist.resume.memory import Memory
 
@@ -115,8 +115,14 @@ def check(
 
 
 def _report(path: Path, kind: Format, plan: Mapping[str, Any], verify: bool, memory: Memory | None) -> Report:
-    found = kind.read(path, verify)
-    rules.judge(found, memory)
+    try:
+        found = kind.read(path, verify)
+        rules.judge(found, memory)
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError) as error:
+        # Every reader expects what its framework writes. A file that somebody made by hand can hold anything.
+        found = Description("unknown", path, states=dict.fromkeys(STATES, "torn"))
+        found.add("structure-unknown", None, why=" ".join(f"{type(error).__name__}: {error}".split()))
+        return Report(found)
     plans.compare(found, plan)
     return Report(found)
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from labassist.resume.findings import STATES, Finding, Severity, finding
+from labassist.resume.codes import Severity
+from labassist.resume.findings import STATES, Finding, finding
 from labassist.resume.safepickle import Tensor
 
 Presence = Literal["present", "absent", "not_applicable", "derived", "torn", "inconsistent"]

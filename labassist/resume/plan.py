@@ -63,15 +63,22 @@ def read_plan(path: Path) -> dict[str, Any]:
                 where=str(path),
                 mend=f"there are {', '.join(KEYS)}",
             )
-        if not isinstance(value, KEYS[key]) or (isinstance(value, bool) and bool not in KEYS[key]):
+        if not _fits(value, KEYS[key]):
             kinds = " or ".join(kind.__name__ for kind in KEYS[key])
             raise InputError(f"{key} is a {type(value).__name__}", where=str(path), mend=f"give a {kinds}")
     return plan
 
 
+def _fits(value: Any, kinds: tuple[type, ...]) -> bool:
+    return isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
+
+
 def compare(found: Description, plan: Mapping[str, Any]) -> None:
     """Add a finding for everything in the plan that differs from what made the checkpoint."""
     facts = found.facts
+    for key, kinds in KEYS.items():
+        if key in facts and not _fits(facts[key], kinds):
+            del facts[key]
     for key in ("max_steps", "num_train_epochs"):
         was, now = facts.get(key), plan.get(key)
         if was is not None and now is not None and was != now:

@@ -12,8 +12,8 @@ from labassist.errors import CheckpointError
 from labassist.record.inspect import read_header
 from labassist.resume import torchfile
 from labassist.resume.allow import trust
+from labassist.resume.codes import Severity
 from labassist.resume.description import Description, Moments, Weights
-from labassist.resume.findings import Severity
 from labassist.resume.safepickle import SIZES, Global, Obj, Tensor
 from labassist.resume.torchfile import Loaded, Torn
 
@@ -224,7 +224,8 @@ def moments(loaded: Loaded, value: Any) -> Moments | None:
     state = value.get("state")
     entries = state if isinstance(state, dict) else {}
     groups = [group for group in value["param_groups"] if isinstance(group, dict)]
-    found = Moments(sum(len(group.get("params", ())) for group in groups), len(entries))
+    named = [group.get("params") for group in groups]
+    found = Moments(sum(len(names) for names in named if isinstance(names, list)), len(entries))
     counters: list[Tensor] = []
     for entry in entries.values():
         if not isinstance(entry, dict):

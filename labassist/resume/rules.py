@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from labassist.resume.codes import Severity
 from labassist.resume.description import Description
-from labassist.resume.findings import Severity
 from labassist.resume.memory import Memory
 from labassist.resume.reading import Reader
 

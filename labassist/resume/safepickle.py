@@ -16,7 +16,6 @@ from typing import Any, BinaryIO, NamedTuple
 _MARK = object()
 _DEPTH = 6
 """Nesting of tuples that a key of a dict may have: the hash of a deeper one would recurse for ever."""
-
 _STORAGES = {
     "DoubleStorage": "F64",
     "FloatStorage": "F32",
@@ -352,7 +351,7 @@ def _key(value: Any, depth: int = _DEPTH) -> Hashable:
 
 
 def _storage(held: Any) -> Any:
-    """Return the storage that a persistent id of torch names: ("storage", type, key, location, count)."""
+    """Return the storage of a persistent id of torch: ("storage", type, key, location, count)."""
     if isinstance(held, tuple) and len(held) >= 5 and held[0] == "storage" and isinstance(held[1], Global):
         count = held[4] if isinstance(held[4], int) else 0
         return Storage(_STORAGES.get(held[1].name, "U8"), str(held[2]), str(held[3]), count)
@@ -375,7 +374,7 @@ def _called(what: Any, arguments: tuple[Any, ...]) -> Any:
         return tuple(arguments[0]) if arguments and isinstance(arguments[0], list | tuple) else ()
     if what == Global("_codecs", "encode") and arguments and isinstance(arguments[0], str):
         return arguments[0].encode("latin-1", "replace")
-    if what.name == "bytes" and what.module in ("builtins", "__builtin__") and not arguments:
+    if what.name == "bytes" and what.module.endswith(("builtins", "__builtin__")) and not arguments:
         return b""
     return Obj(what, arguments)
 

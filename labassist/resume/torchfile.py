@@ -69,6 +69,24 @@ class _Section(io.RawIOBase):
         super().close()
 
 
+class _Limited:
+    """A file for the decoder of pickles, which refuses to read a huge string into memory."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def read(self, size: int) -> bytes:
+        if size > MAX_PICKLE_BYTES:
+            raise ValueError("a string in it is too large to be read")
+        return self._file.read(size)
+
+    def readline(self) -> bytes:
+        return self._file.readline(MAX_PICKLE_BYTES)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+
 @dataclass(frozen=True)
 class Place:
     """A whole file, or `size` bytes of it from `begin` on."""
@@ -270,10 +288,11 @@ def _part(archive: zipfile.ZipFile, name: str, begin: int, count: int) -> bytes:
 def _read_legacy(place: Place, file: BinaryIO) -> Loaded:
     """Read magic, version, system, the value, the storage keys, then each storage: count and bytes."""
     names: set[Global] = set()
+    limited = _Limited(file)
     for _part_of_head in range(3):
-        _unpickle(file, names)
-    value = _unpickle(file, names)
-    keys = _unpickle(file, names)
+        _unpickle(limited, names)
+    value = _unpickle(limited, names)
+    keys = _unpickle(limited, names)
     known = {storage.key: storage for storage in storages(value)}
     places, at = {}, file.tell()
     for key in keys if isinstance(keys, list) else []:
