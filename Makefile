@@ -34,9 +34,9 @@ lint: .venv/stamp-loop,dev
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-BENCH := cold_start recorder ledger_store chart_bytes app
+BENCH := cold_start recorder ledger_store chart_bytes app trainer_overhead
 
-bench: .venv/stamp-loop,dev
+bench: .venv/stamp-train,dev
 	@status=0; for name in $(BENCH); do \
 	    echo "== bench/$$name.py"; $(BIN)/python bench/$$name.py || status=1; \
 	done; \

@@ -201,17 +201,35 @@ def test_outside_a_workspace_it_trains_and_says_so(tmp_path: Path) -> None:
     assert said == ["labassist: training unrecorded: no workspace is around the current folder"]
 
 
-def test_each_rank_has_its_files_and_both_replay(lab: Path) -> None:
-    words = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=29617", "hf_trainer.py"]
-    env = {"STEPS": "10", "OUTPUT": "out7"}
-    done = labassist("run", "--json", "--threads", "1", "--", "python", *words, cwd=lab, env=env)
+RANKS = ("-m", "torch.distributed.run", "--nproc-per-node=2", "hf_trainer.py")
+
+
+def test_each_rank_has_its_files_and_both_replay_elsewhere(lab: Path, tmp_path: Path) -> None:
+    # The script writes outside the workspace: its replay must not write over that.
+    env = {"STEPS": "10", "OUTPUT": str(tmp_path / "out"), "MASTER_PORT": "29617"}
+    done = labassist("run", "--json", "--threads", "1", "--", "python", *RANKS, cwd=lab, env=env)
     run = json.loads(done.stdout)
     folder = run_folder(lab, run)
     ranks = [curves.read_curve(folder / f"metrics-rank{rank}.jsonl") for rank in (0, 1)]
     assert [list(one.steps) for one in ranks] == [list(range(1, 11))] * 2
     assert ranks[0].series["batch"] != ranks[1].series["batch"]
-    assert {name for name in inspect(committed(folder)[10])["files"] if "rng" in name} == {
-        "rng_state_0.pth", "rng_state_1.pth",
-    }  # fmt: skip
+    manifest = inspect(committed(folder)[10])
+    assert manifest["folder"] == str(tmp_path / "out" / "checkpoint-10")
+    assert {name for name in manifest["files"] if "rng" in name} == {"rng_state_0.pth", "rng_state_1.pth"}
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
     replayed = answer("replay", run["id"], cwd=lab, env=env)
     assert replayed["verdict"] == "BITWISE" and replayed["compared"]["series"] == 8
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == before
+
+
+def test_ranks_stop_together(lab: Path, tmp_path: Path) -> None:
+    env = {"STEPS": "4000", "OUTPUT": str(tmp_path / "out"), "MASTER_PORT": "29618"}
+    words = ("run", "--detach", "--json", "--threads", "1", "--", "python", *RANKS)
+    run = json.loads(labassist(*words, cwd=lab, env=env).stdout)
+    folder = run_folder(lab, run)
+    wait_for_step(folder, 5)
+    labassist("stop", run["id"], cwd=lab)
+    stopped = wait_closed(lab, run)
+    last = [curves.read_curve(folder / f"metrics-rank{rank}.jsonl").steps[-1] for rank in (0, 1)]
+    assert last[0] == last[1] == max(committed(folder)) == int((folder / "stop-at").read_text())
+    assert stopped["state"] == "stopped"
