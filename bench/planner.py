@@ -269,10 +269,11 @@ peak that PyTorch's caching allocator counted.
 
 What was fitted to what. The tensors that each moment of a step holds were read from transformers', peft's, TRL's and
 PyTorch's code and compared with the dry run, not with these rows. The shares of fragmentation
-(`planner/memory.py`, SLACK) were read off 46 other planned steps in the dry run, replayed through a simulation of the
-allocator; no measured row was used. The context (0.75 GiB) is nvidia-smi minus reserved in the H200 rows: so of the
-H200 rows' totals one constant is taken from them, of the allocator's columns none. The two settings that tell TRL's
-step from the published plain loop (kept gradients and logits, an explicit mask) are facts of the two programs.
+(`planner/memory.py`, SLACK) were chosen on 89 other planned steps in the dry run, replayed through a simulation of
+the allocator; the measured rows were seen meanwhile, but no number was chosen by them. The context (0.75 GiB) is
+nvidia-smi minus reserved in the H200 rows: one constant of their totals is taken from them, of the allocator's
+columns none. The settings that tell TRL's step from the published plain loop (kept gradients and logits, an explicit
+mask) are facts of the two programs.
 In `plan time` the host's microseconds an operator were chosen on the H200 rows, so their being in range is no test.
 """
 

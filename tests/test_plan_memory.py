@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from labassist.cli.main import main
 from labassist.errors import InputError
 from labassist.planner import arch, cards, formula, inference
+from labassist.planner.formula import GIB
 from labassist.planner.memory import PARTS, estimate
 from labassist.planner.plan import Plan
 from labassist.planner.suggest import largest_batch
@@ -133,6 +134,16 @@ def test_name_hub_id_file_and_folder_are_one(tmp_path: Path) -> None:
         assert model.matrices == by_name.matrices
 
 
+def test_a_hub_id_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    snapshot = tmp_path / "models--someone--their-model" / "snapshots" / "0123"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text(json.dumps(arch.load("smollm2-135m").config))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    assert arch.load("someone/their-model").parameters == arch.load("smollm2-135m").parameters
+    with pytest.raises(InputError, match="unknown model 'someone/another'"):
+        arch.load("someone/another")
+
+
 METHODS = st.sampled_from(["full", "lora", "qlora", "inference"])
 MODELS = st.sampled_from(arch.names())
 
@@ -147,7 +158,7 @@ def test_more_never_takes_less(model: str, method: str, checkpointing: bool, bat
     assert estimate(made.with_(batch=2 * batch)).total_gib >= total
     assert estimate(made.with_(seq=2 * seq)).total_gib >= total
     if made.trains:
-        assert estimate(made.with_(checkpointing=True)).total_gib <= total * 1.001 + 0.001
+        assert formula.peak(made.with_(checkpointing=True)).total <= formula.peak(made).total + GIB // 1000
         assert estimate(made.with_(accumulate=2)).total_gib >= total
 
 

@@ -18,7 +18,7 @@ labassist plan memory --model llama-3.1-8b --method inference --seq 8192 --batch
 def register(sub: Subparsers) -> None:
     """Add the commands of this group."""
     from labassist.cli import plan_more
-    from labassist.cli.parsing import Parser, command
+    from labassist.cli.parsing import Parser, command, common
 
     parent = sub.add_parser(
         "plan",
@@ -26,6 +26,7 @@ def register(sub: Subparsers) -> None:
         description="Know before you rent: memory, time, cost, power, and whether to train at all.",
         epilog="example:\n  labassist plan memory --model qwen2.5-7b --method qlora --card 24GB",
     )
+    common(parent)
     inner: Subparsers = parent.add_subparsers(
         title="plans", metavar="WHAT", dest="what", required=True, parser_class=Parser
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -207,7 +208,7 @@ def names() -> tuple[str, ...]:
 
 
 def load(model: str) -> Architecture:
-    """Return the architecture that a name, a hub id, a config.json or a model folder means.
+    """Return the architecture that a name, a hub id, a config.json or a model folder means, without a network.
 
     Raises InputError naming what is missing, absurd, unknown (with the nearest names) or not covered.
     """
@@ -233,11 +234,25 @@ def load(model: str) -> Architecture:
                 published=row.get("parameters", 0),
                 source=f"config.json of {row['hub']}",
             )
+    cached = _in_cache(model)
+    if cached is not None:
+        return _from_file(cached, model)
     raise InputError(
         f"unknown model {model!r}{did_you_mean(key.rsplit('/', 1)[-1], table)}",
         where="--model",
-        mend="give a published name (`labassist plan memory --models` lists them), a config.json or a folder",
+        mend="give a published name (`labassist plan memory --models` lists them), a config.json, a folder, or a "
+        "hub id that was downloaded",
     )
+
+
+def _in_cache(hub_id: str) -> Path | None:
+    """Return the config.json of a hub repository that was downloaded before; nothing is fetched."""
+    if hub_id.count("/") != 1:
+        return None
+    home = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface")
+    cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub").expanduser()
+    found = cache.glob(f"models--{hub_id.replace('/', '--')}/snapshots/*/config.json")
+    return max(found, key=lambda path: path.stat().st_mtime, default=None)
 
 
 def _from_file(path: Path, model: str) -> Architecture:

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from labassist.errors import InputError
-from labassist.planner import memory
-from labassist.planner.formula import CUBLAS_BYTES, GIB
+from labassist.planner.formula import CUBLAS_BYTES
 from labassist.planner.memory import Estimate, estimate
 from labassist.planner.plan import Plan
 
@@ -103,27 +102,26 @@ def run(plan: Plan, *, python: str = sys.executable) -> dict[str, Any]:
     return answer
 
 
-def dry_estimate(plan: Plan, *, python: str = sys.executable) -> Estimate:
-    """Return the dry run's estimate.
+def estimate_of(plan: Plan, answer: dict[str, Any]) -> Estimate:
+    """Return the estimate that an answer of `run` makes.
 
-    Its peak is measured; the split into parts is the formula's, what the two differ by stands with the
-    activations. Fragmentation is what the simulated allocator reserved beyond the peak.
+    Its peak is counted; the split into parts is the formula's, what the two differ by stands with the activations.
+    Fragmentation is what the simulated allocator reserved beyond the peak.
     """
-    answer = run(plan, python=python)
     base = estimate(plan)
     parts = dict(base.parts)
-    measured = answer["peak"] + CUBLAS_BYTES
     inside = sum(value for name, value in parts.items() if name not in ("context", "fragmentation"))
-    parts["activations"] += measured - inside
+    parts["activations"] += answer["peak"] + CUBLAS_BYTES - inside
     parts["fragmentation"] = max(0, answer["reserved"] - answer["peak"])
-    parts["context"] = memory.context_bytes(plan)
     return Estimate(plan, "dry-run", base.moment, parts)
+
+
+def dry_estimate(plan: Plan, *, python: str = sys.executable) -> Estimate:
+    """Run the dry-run engine and return its estimate; raises as `run`."""
+    return estimate_of(plan, run(plan, python=python))
 
 
 def disagreement(first: Estimate, second: Estimate) -> float:
     """Return by which share of the larger the two totals differ."""
     a, b = first.total_gib, second.total_gib
     return abs(a - b) / max(a, b)
-
-
-__all__ = ["DISAGREE", "GIB", "disagreement", "dry_estimate", "request", "run"]

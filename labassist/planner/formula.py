@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from labassist.planner import shard
-from labassist.planner.activations import Block, block, compute_bytes, residual_bytes
+from labassist.planner.activations import block, compute_bytes, residual_bytes
 from labassist.planner.plan import Plan
 
 GIB = 1024**3
@@ -212,6 +212,3 @@ def _loss(plan: Plan) -> Loss:
 def _largest_gradient(plan: Plan) -> int:
     """Return the bytes of the largest weight's gradient in a block: a temporary before it is added or kept."""
     return trained_bytes(plan) * max(matrix.count for matrix in plan.model.matrices)
-
-
-__all__ = ["Block", "Loss", "Peak", "peak"]
