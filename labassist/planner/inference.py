@@ -25,12 +25,13 @@ def cache_bytes_a_token(plan: Plan) -> int:
 def peak(plan: Plan) -> Peak:
     """Return the most that a prefill of `batch` sequences of `seq` tokens holds.
 
-    The whole cache, then the larger of one block's MLP and the logits of the last position of each sequence in
-    16 bits and fp32: transformers' `generate` computes no others.
+    The whole cache, one block's MLP (its factors and product, or the steps of GPT-2's activation, and four hidden
+    states), and the logits of the last position of each sequence in 16 bits and fp32: transformers' `generate`
+    computes no others.
     """
     a, tokens = plan.model, plan.tokens
     c = 4 if plan.dtype == "fp32" else 2
-    mlp = tokens * (3 * a.ffn * c + 2 * a.hidden * c)
+    mlp = tokens * c * ((3 if a.gated else 5) * a.ffn + 4 * a.hidden)
     if plan.attention == "eager":
         mlp = max(mlp, plan.batch * a.heads * plan.seq**2 * (2 * c + 4))
     logits = plan.batch * a.vocabulary * (c + 4)

@@ -32,9 +32,9 @@ DISTRIBUTED_GIB = 0.5
 MARGIN = 0.02
 """A plan fits where 2% more than its total would, so that an error of the estimate is not an out-of-memory."""
 
-SLACK = {"checkpointing": 0.12, "full": 0.04, "adapter": 0.03, "logits": 0.2}
+SLACK = {"checkpointing": 0.12, "full": 0.04, "adapter": 0.03, "logits": 0.2, "prefill": 0.2}
 """Shares of what a forward and backward hold that the caching allocator reserves and cannot use: with
-checkpointing; without it, for full fine-tuning and for adapters; of full logits. Read off traces of 89 planned steps,
+checkpointing; without it, for full fine-tuning and for adapters; of full logits; of a prefill. Read off traces of 89 planned steps,
 none of them a measured row, replayed through a simulation of the allocator (dryrun/allocator.py)."""
 
 LATE_SLACK = {True: 0.2, False: 0.1}
@@ -105,7 +105,7 @@ def fragmentation(plan: Plan, moment: formula.Peak) -> float:
     gradients are cut from the former.
     """
     if not plan.trains:
-        return SLACK["adapter"] * moment.parts["activations"] + SLACK_BYTES
+        return SLACK["prefill"] * moment.parts["activations"] + SLACK_BYTES
     if plan.method == "full" and moment.moment in ("update", "embedding", "last block"):
         if plan.loss == "full":
             largest = 2 * plan.tokens * plan.model.vocabulary
