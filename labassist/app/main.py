@@ -18,13 +18,10 @@ def main(args: argparse.Namespace) -> int:
     """Run the app and return its exit status. Raises InputError where there is no workspace or no terminal."""
     for name, stream in (("stdin", sys.stdin), ("stdout", sys.stdout)):
         if stream is None or not stream.isatty():
-            raise InputError(
-                f"the app needs a terminal, and {name} is none", where="labassist", mend=SMALL_COMMANDS
-            )
+            raise InputError(f"the app needs a terminal, and {name} is none", mend=SMALL_COMMANDS)
     if os.environ.get("TERM", "") in ("", "dumb", "unknown"):
         raise InputError(
             f"the app cannot draw on this terminal (TERM={os.environ.get('TERM', '')})",
-            where="labassist",
             mend=f"set TERM, as TERM=xterm-256color; {SMALL_COMMANDS}",
         )
     workspace = Workspace.find(args.workspace)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 def register(sub: Subparsers) -> None:
     """Add the commands of this group."""
-    from labassist.cli.parsing import Parser, command
+    from labassist.cli.parsing import Parser, command, common
 
     group = sub.add_parser(
         "ckpt",
@@ -19,6 +19,7 @@ def register(sub: Subparsers) -> None:
         description="Resume diagnostics.",
         epilog="example:\n  labassist ckpt check outputs/checkpoint-500",
     )
+    common(group)
     inner = group.add_subparsers(
         title="commands", metavar="COMMAND", dest="ckpt_command", parser_class=Parser, required=True
     )

@@ -116,7 +116,7 @@ def runs_table(ledger: Ledger, documents: list[dict[str, Any]]) -> str:
                 _short(document.get("note", "")),
             ]
         )
-    return table(["id", "job", "mode", "state", "steps", "loss", "verdict", "note"], rows)
+    return table(["id", "job", "mode", "state", "steps", "loss", "verdict", "note"], rows, whole=("id",))
 
 
 def _progress(ledger: Ledger, document: dict[str, Any]) -> tuple[int, Any]:

@@ -48,18 +48,30 @@ def paint(text: str, style: str) -> str:
     return text if plain else f"\033[{STYLES[style]}m{text}\033[0m"
 
 
-def table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, width: int | None = None) -> str:
+def table(
+    headers: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    width: int | None = None,
+    whole: Sequence[str] = (),
+) -> str:
     """Return a table of left-aligned columns; numbers are right-aligned.
 
     It is cut to `width` columns of the terminal (default: the terminal's; whole where stdout is none) by
-    shortening the widest columns.
+    shortening the widest columns, but for those named in `whole`. Columns without any content are left out.
     """
     if width is None and sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
+    kept = [at for at in range(len(headers)) if not rows or any(str(row[at]) for row in rows)]
+    headers, rows = [headers[at] for at in kept], [[row[at] for at in kept] for row in rows]
     cells = [[" ".join(str(cell).split()) for cell in row] for row in rows]
     widths = [max(map(_columns, column)) for column in zip(headers, *cells, strict=True)]
-    while width is not None and sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > 4:
-        widths[widths.index(max(widths))] -= 1
+    can_shrink = [at for at, name in enumerate(headers) if name not in whole]
+    while width is not None and sum(widths) + 2 * (len(widths) - 1) > width:
+        widest = max(can_shrink, key=lambda at: widths[at], default=None)
+        if widest is None or widths[widest] <= 4:
+            break
+        widths[widest] -= 1
     right = [
         bool(rows) and all(isinstance(row[at], (int, float)) for row in rows) for at in range(len(headers))
     ]

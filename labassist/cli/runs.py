@@ -216,7 +216,12 @@ def _started(args: argparse.Namespace, ledger: Ledger, run_id: str, interrupts: 
     from labassist.errors import LedgerError
     from labassist.runs.follow import Interrupted, follow
 
-    say(f"run {run_id} started; ctrl-c asks for a checkpoint and stops it")
+    hint = (
+        f"stop it with: labassist stop {run_id}"
+        if args.detach
+        else "ctrl-c asks for a checkpoint and stops it"
+    )
+    say(f"run {run_id} started; {hint}")
     if args.detach:
         emit(ledger.run(run_id), args.json, lambda: run_id)
         return 0

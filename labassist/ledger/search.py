@@ -77,13 +77,14 @@ def _value(text: str) -> float | str:
 def value_of(document: dict[str, Any], key: str) -> Any:
     """Return what `key` names in a run document, None where it has no such value."""
     if key in document:
-        return document[key]
+        value: Any = document[key]
+        return value.get(key) if isinstance(value, dict) and key in value else value
     config = document.get("config", {})
     if key in config:
         return config[key]
     if key.startswith("config.") and key[7:] in config:
         return config[key[7:]]
-    value: Any = document
+    value = document
     for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else None
     if value is None:

@@ -247,6 +247,9 @@ class Absorber:
             }
         if number is not None:
             return {"state": "failed", "signal": number, "reason": f"killed by signal {number}"}
+        if status and asked and self.finish is not None:
+            # A launcher of several ranks (torchrun) says 1 when it was asked to stop and they all did.
+            return {"state": "stopped", "exit": status, "reason": f"asked to stop, exit status {status}"}
         if status:
             trouble = f"; its end could not be written: {end['trouble']}" if "trouble" in end else ""
             return {"state": "failed", "exit": status, "reason": f"exit status {status}{trouble}"}

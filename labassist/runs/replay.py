@@ -88,7 +88,8 @@ def replay(
     """
     original = ledger.find(name)
     if original["state"] == "running":
-        raise InputError("it is still running", where=f"run {original['id']}", mend="wait, or stop it first")
+        mend = "wait, or stop it first; in a copy of its ledger, resume it and replay that"
+        raise InputError("it is still running", where=f"run {original['id']}", mend=mend)
     segments = [original] if options.segment else lineage(ledger, original)
     _one_experiment(segments)
     differences = preflight(original, ledger.objects, workspace.root)

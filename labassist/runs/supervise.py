@@ -9,6 +9,7 @@ labassist process adopts the run.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -17,6 +18,8 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from labassist.errors import LabError
 from labassist.ledger.store import Ledger
@@ -76,20 +79,29 @@ class _StopRequest:
             return
         if not self._passed_on:
             pids = life.pids(folder)
-            waiting = pids.get("shim") or pids.get("trainer")
+            # The shim passes the request on; where it died before its trainer, the trainer gets it itself.
+            waiting = next((pids[who] for who in ("shim", "trainer") if _exists(pids.get(who))), None)
             if waiting is None:
                 return
             grace = float(os.environ.get("LABASSIST_GRACE", GRACE_S))
             self.deadline = time.monotonic() + grace
             self._passed_on = True
             _say(f"asked to stop: the trainer has {grace:g} s for a checkpoint")
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(waiting, signal.SIGTERM)
-            except ProcessLookupError:
-                life.kill(folder)
         elif time.monotonic() > self.deadline:
             _say("the grace time is over: killing the trainer")
             life.kill(folder)
+
+
+def _exists(pid: int | None) -> bool:
+    """Say whether a process is there and not only waiting to be reaped."""
+    if pid is None:
+        return False
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _own(supervised: int) -> None:

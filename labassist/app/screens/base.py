@@ -88,15 +88,19 @@ class LabScreen(Screen[Any]):
 
     def tell(self, message: Message) -> None:
         """Hear now, or when this screen is in front again: Textual would repaint all for a screen behind."""
-        if self.app.screen is self and self._laid_out:
+        if self.app.screen is self and self._stands():
             self.hear(message)
         elif isinstance(message, messages.RunGrew):
             self._missed.append(message)  # a curve must not miss points while the help is read
 
+    def _stands(self) -> bool:
+        """Say whether the parts are there: not before they are laid out, nor while they are taken away."""
+        return self._laid_out and self.is_attached and bool(self.query("#body > *"))
+
     def on_screen_resume(self) -> None:
         """Catch up with what happened while another screen was in front."""
         self.lab.follow()
-        if self._laid_out:
+        if self._stands():
             missed, self._missed = self._missed, []
             for message in missed:
                 self.hear(message)

@@ -190,16 +190,20 @@ class CourseScreen(LabScreen):
         by_name = {row.name: row for row in self._rows}
         for row in self._rows:
             row.runs, row.live, row.verdict = [], [], ""
+        verdicts = {
+            document["replay_of"]: document["verdict"]["verdict"]
+            for document in (self.lab.runs.runs if self.lab.runs else ())
+            if document.get("replay_of") and document.get("verdict")
+        }
         if self.lab.runs is None:
             return
         for document in self.lab.runs.runs:
             if document["job"] not in by_name:
                 continue
             row = by_name[document["job"]]
-            if document.get("replay_of"):
-                row.verdict = (document.get("verdict") or {}).get("verdict", row.verdict)
-            elif document["state"] == "finished":
+            if document["state"] == "finished" and not document.get("replay_of"):
                 row.runs.append(document)
+                row.verdict = verdicts.get(document["id"], "")
             if self.lab.runs.lives.get(document["id"]) == "alive":
                 row.live.append(document["id"])
 
