@@ -76,6 +76,7 @@ def test_a_run_and_its_replay_are_the_same(lab: Path, base: Any, tmp_path: Path)
     assert "nothing differs" in labassist("diff", base["id"], replayed["run"], cwd=lab).stdout
 
 
+@pytest.mark.slow
 def test_the_first_difference_of_each_series_and_of_the_tensors(lab: Path, base: Any, tmp_path: Path) -> None:
     other = package(lab, tmp_path, "1.0", "--set=optim.lr=0.002")
     found = answer("diff", base["id"], other["id"], cwd=lab)
@@ -89,6 +90,7 @@ def test_the_first_difference_of_each_series_and_of_the_tensors(lab: Path, base:
     assert kept["equal"] < kept["compared"]
 
 
+@pytest.mark.slow
 def test_runs_of_another_length_and_seed(lab: Path, base: Any) -> None:
     other = train(lab, "--seed", "7", "--set=steps=10")
     found = answer("diff", base["id"], other["id"], cwd=lab)
@@ -105,6 +107,7 @@ def test_files_without_git_are_compared_line_by_line(tmp_path: Path) -> None:
     assert "-y = 2" in patch and "+y = 3" in patch and "-x = 1" not in patch
 
 
+@pytest.mark.slow
 def test_a_commit_that_is_gone_is_said(lab: Path, base: Any, tmp_path: Path) -> None:
     elsewhere = tmp_path / "copy"
     shutil.copytree(lab, elsewhere, ignore=shutil.ignore_patterns(".git"))

@@ -110,7 +110,7 @@ class Ahead:
         loader = self._loader(*args, **more)
         import torch
 
-        base = getattr(loader, "base_dataloader", None)
+        base: Any = getattr(loader, "base_dataloader", None)
         if base is None or isinstance(base.dataset, torch.utils.data.IterableDataset):
             self._before = None
         if self._before is not None:
