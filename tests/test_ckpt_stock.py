@@ -66,6 +66,14 @@ def test_with_our_line_it_is_bitwise(lab: Path) -> None:
     assert found["verdict"] == "BITWISE"
 
 
+@pytest.mark.parametrize("at", ["5", "6"])
+def test_with_our_line_a_trainer_goes_on_exactly_inside_and_between_epochs(lab: Path, at: str) -> None:
+    """An epoch is six updates: at 6 nothing was fetched ahead, and the loader must draw as the stock one."""
+    line = "from labassist import record; record.attach(trainer)"
+    found = prove(lab, f"hf-{at}.py", f'ckpt_real.trainer(Path("hf-{at}-out"))', "--at", at, line=line)
+    assert found["verdict"] == "BITWISE", found
+
+
 def test_a_script_that_resumes_by_itself_is_refused(lab: Path) -> None:
     import json
 

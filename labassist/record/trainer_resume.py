@@ -82,6 +82,7 @@ class Ahead:
         self._checkpoint = ""
         self._before: dict[str, Any] | None = None
         self._restored = False
+        self._undo: Callable[[], None] | None = None
         self._save_rng = trainer._save_rng_state
         self._load_rng = trainer._load_rng_state
         self._loader = trainer.get_train_dataloader
@@ -116,6 +117,9 @@ class Ahead:
         if self._before is not None:
             collate = base.collate_fn
 
+            def undo() -> None:
+                base.collate_fn, base.generator = collate, None
+
             def first(samples: Any) -> Any:
                 batch = collate(samples)
                 if self._before is not None:
@@ -123,8 +127,10 @@ class Ahead:
                     self._restored = True
                     self._load_rng(self._checkpoint)
                     self.note()
-                    base.collate_fn, base.generator = collate, None
+                    undo()
                 return batch
+
+            self._undo = undo
 
             base.collate_fn = first
             # The iterator draws a seed for workers from the global generator unless the loader has its own.
@@ -163,8 +169,12 @@ class Ahead:
         if self._restored:
             self._restored = False
             return None
-        # Before any fetch the Trainer restores S only where an epoch begins: nothing was ahead then.
+        # Before any fetch the Trainer restores S only where an epoch begins: nothing was ahead then, and
+        # the loader must draw as its own again.
         self._before = None
+        if self._undo is not None:
+            self._undo()
+            self._undo = None
         return self._load_rng(checkpoint)
 
 
