@@ -14,7 +14,13 @@ RUNS = [
         "config": {"optim.lr": 1e-5},
         "last": {"loss": "nan:7ff8000000000000"},
     },
-    {"id": "c", "job": "07/sft", "verdict": {"verdict": "BITWISE"}, "state": "finished", "config": {"optim.lr": 2e-4, "clip": "off"}},
+    {
+        "id": "c",
+        "job": "07/sft",
+        "verdict": {"verdict": "BITWISE"},
+        "state": "finished",
+        "config": {"optim.lr": 2e-4, "clip": "off"},
+    },
 ]
 
 
