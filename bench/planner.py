@@ -268,12 +268,13 @@ Sizes are GiB. *Measured* is what nvidia-smi showed at the end of a real step (c
 peak that PyTorch's caching allocator counted.
 
 What was fitted to what. The tensors that each moment of a step holds were read from transformers', peft's, TRL's and
-PyTorch's code and compared with the dry run, not with these rows. The shares of fragmentation
-(`planner/memory.py`, SLACK) were chosen on 89 other planned steps in the dry run, replayed through a simulation of
-the allocator; the measured rows were seen meanwhile, but no number was chosen by them. The context (0.75 GiB) is
-nvidia-smi minus reserved in the H200 rows: one constant of their totals is taken from them, of the allocator's
-columns none. The settings that tell TRL's step from the published plain loop (kept gradients and logits, an explicit
-mask) are facts of the two programs.
+PyTorch's code and compared with the dry run on other models. The dry run was corrected where these rows showed it to
+be wrong: three H200 rows without checkpointing showed CUDA's one-byte dropout masks and that CUDA's attention neither
+repeats keys and values nor makes a mask; their allocator columns, the two cuBLAS workspaces. That the published loop
+had an explicit mask is inferred from its rows. The shares of fragmentation (`planner/memory.py`, SLACK) were chosen on
+89 other planned steps, replayed through a simulation of the allocator; the measured rows were seen meanwhile, but no
+share was chosen by them. The context (0.75 GiB) is nvidia-smi minus reserved in the H200 rows. So none of the rows
+below was unseen in every respect; rows measured after this page was first written are.
 In `plan time` the host's microseconds an operator were chosen on the H200 rows, so their being in range is no test.
 """
 
