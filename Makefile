@@ -34,7 +34,7 @@ lint: .venv/stamp-loop,dev
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-BENCH := cold_start recorder ledger_store chart_bytes app trainer_overhead
+BENCH := cold_start recorder ledger_store chart_bytes app ckpt_check
 
 bench: .venv/stamp-train,dev
 	@status=0; for name in $(BENCH); do \

@@ -12,8 +12,8 @@ VLLM_UTILISATION = 0.92
 """vLLM's default gpu_memory_utilization: the share of the whole card that it takes at its start."""
 
 VLLM_OVERHEAD_GIB = 1.5
-"""What vLLM needs beside weights and cache: context, CUDA graphs and the activations of its profiling run, as its
-start-up log reports for models of 0.5 to 8 billion parameters."""
+"""What vLLM needs beside weights and cache: context, CUDA graphs and the activations of its profiling run. An
+estimate: serving on a GPU has not been measured here yet."""
 
 
 def cache_bytes_a_token(plan: Plan) -> int:
