@@ -29,7 +29,7 @@ from labassist import record
 
 SHARE = 0.01
 STEP_S = 0.020
-STEPS = 600
+STEPS = 3000
 WARM_UP = 20
 
 
@@ -162,7 +162,7 @@ def make(output: Path) -> Trainer:
 
     arguments = TrainingArguments(
         output_dir=str(output),
-        per_device_train_batch_size=4,
+        per_device_train_batch_size=6,
         max_steps=STEPS,
         logging_steps=STEPS,
         save_strategy="no",

@@ -61,15 +61,20 @@ class Lagged:
 
     def record(self, step: int, **values: Any) -> None:
         """Record `values` at `step`, now or `lag` steps later."""
-        host = {name: value for name, value in values.items() if not hasattr(value, "is_cuda")}
-        device = {name: value.detach() for name, value in values.items() if name not in host}
+        host, device, waits = {}, {}, False
+        for name, value in values.items():
+            if hasattr(value, "is_cuda"):
+                device[name] = value
+                waits = waits or value.is_cuda
+            else:
+                host[name] = value
         self.recorder.step = step
-        if not any(value.is_cuda for value in device.values()):
+        if not waits:
             self._write(step, {**host, **{name: value.item() for name, value in device.items()}})
             return
         import torch
 
-        vector = torch.stack([value.double() for value in device.values()])
+        vector = torch.stack([value.detach().double() for value in device.values()])
         pinned = torch.empty(vector.shape, dtype=vector.dtype, pin_memory=True)
         pinned.copy_(vector, non_blocking=True)
         cuda: Any = torch.cuda

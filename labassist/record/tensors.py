@@ -205,7 +205,9 @@ def write(path: Path, tensors: Mapping[str, torch.Tensor]) -> Written:
 
 def digest_of(tensor: torch.Tensor) -> str:
     """Return the digest of a tensor in host memory, as manifests have it. Raises CheckpointError."""
-    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    plain = tensor
+    if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
+        plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
     if plain.layout != torch.strided or plain.dtype not in _TO_TEXT:
         raise CheckpointError(f"a {plain.layout} tensor of {plain.dtype} has no digest")
     running = tensor_hash(_TO_TEXT[plain.dtype], tuple(plain.shape))

@@ -254,14 +254,20 @@ class Recording:
     def _must_stop(self, step: int) -> bool:
         """Say whether this update is the last: several ranks must agree on which one that is."""
         assert self._recorder is not None and self.order.folder is not None
+        ahead = self.resumer.ahead
         if protocol.world_size() == 1:
-            if self._recorder.stop_requested:
-                self._stop_at = step
-            return self._recorder.stop_requested
+            if not self._recorder.stop_requested:
+                return False
+            if not ahead.ready:
+                ahead.soon = True  # one update more, so that the checkpoint holds what an exact resume needs
+                return False
+            self._stop_at = step
+            return True
         agreed = self.order.folder / "stop-at"
         if self._stop_at is None:
             if agreed.exists():
                 self._stop_at = int(agreed.read_text())
+                ahead.soon = True
             elif self._recorder.stop_requested and protocol.rank() == 0:
                 # Ranks are never further apart than one update; the file is seen by all in time.
                 partial = agreed.with_suffix(".tmp")

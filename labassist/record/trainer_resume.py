@@ -30,7 +30,7 @@ class Resumer:
     def __init__(self, trainer: Any, order: Order, tell: Tell) -> None:
         self.trainer = trainer
         self.tell = tell
-        self.ahead = Ahead(trainer)
+        self.ahead = Ahead(trainer, order.stop_after)
         self._ordered = order.resume
         self._train = trainer.train
         self._load = trainer._load_from_checkpoint
@@ -76,8 +76,12 @@ class Ahead:
     stream fetches once more all that it skips.
     """
 
-    def __init__(self, trainer: Any) -> None:
+    def __init__(self, trainer: Any, stop_after: int | None) -> None:
         self.trainer = trainer
+        self.soon = False
+        """A checkpoint comes at the next update, or at one soon after: note the generators at each fetch."""
+        self._stop_after = stop_after
+        self._strategy: str | None = None
         self._noted: tuple[Any, Any, Any] | None = None
         self._checkpoint = ""
         self._before: dict[str, Any] | None = None
@@ -140,11 +144,32 @@ class Ahead:
 
     def fetch(self) -> None:
         """Be told that a batch is fetched next."""
-        self.note()
+        if self._due():
+            self.note()
+        else:
+            self._noted = None
         if self._before is not None:
             from labassist.record.checkpoint import set_rng
 
             set_rng(self._before)
+
+    @property
+    def ready(self) -> bool:
+        """Whether a checkpoint that is made now holds all that there is to hold."""
+        return self._noted is not None or bool(self.trainer.args.dataloader_num_workers)
+
+    def _due(self) -> bool:
+        """Say whether a checkpoint may follow the update that fetches now: noting costs tens of microseconds."""
+        if self._strategy is None:
+            self._strategy = str(self.trainer.args.save_strategy.value)
+        state = self.trainer.state
+        step = state.global_step + 1
+        if self.soon or step == self._stop_after or step == state.max_steps:
+            return True
+        if self._strategy == "steps":
+            return bool(step % state.save_steps == 0)
+        # At the end of an epoch nothing is ahead; what else asks for checkpoints can do so at any update.
+        return self._strategy not in ("epoch", "no")
 
     def note(self) -> None:
         """Keep the generators as they are, in case a checkpoint is made before the next fetch."""
