@@ -77,15 +77,13 @@ def test_the_host_is_sampled_within_its_limits() -> None:
 
 def test_memory_that_is_filled_shows_as_used() -> None:
     host = Host(Path.cwd())
-
-    def filled() -> int:
-        before = host.sample().memory_used
-        block = bytearray(256 << 20)
-        block[::4096] = b"x" * len(block[::4096])
-        return host.sample().memory_used - before
-
-    # Other programs give memory back meanwhile, so one look may miss it.
-    assert max(filled() for _ in range(5)) > 128 << 20
+    before = host.sample().memory_used
+    # Much of it: a kernel may serve a few hundred MiB from pages that it counts as used already.
+    block = bytearray(3 << 29)
+    block[::4096] = b"x" * len(block[::4096])
+    after = host.sample().memory_used
+    assert after - before > 1 << 29
+    del block
 
 
 def test_a_first_sample_at_once_has_no_cpu_number_rather_than_a_made_up_one() -> None:
