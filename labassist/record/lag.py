@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,10 +22,8 @@ class Pieces:
 
     def add(self, tensor: Any) -> None:
         """Take a tensor as it is now: on a GPU by a copy behind the running kernels, else by its digest."""
-        from labassist.record import tensors
-
         if not tensor.is_cuda:
-            self._pieces.append(tensors.digest_of(tensor))
+            self._pieces.append(_digest_of(tensor))
             return
         import torch
 
@@ -37,12 +36,22 @@ class Pieces:
 
     def digest(self) -> str:
         """Return the digest, 16 hex digits; of several pieces that of their digests. The copies must be done."""
-        from labassist.record import tensors
-
-        digests = [one if isinstance(one, str) else tensors.digest_of(one) for one in self._pieces]
+        digests = [one if isinstance(one, str) else _digest_of(one) for one in self._pieces]
         if len(digests) == 1:
             return digests[0][:16]
         return hashlib.sha256("".join(digests).encode()).hexdigest()[:16]
+
+
+def _digest_of(tensor: Any) -> str:
+    global _digest
+    if _digest is None:  # torch is loaded by now, and was not when this module was
+        from labassist.record.tensors import digest_of
+
+        _digest = digest_of
+    return _digest(tensor)
+
+
+_digest: Callable[[Any], str] | None = None
 
 
 class Lagged:

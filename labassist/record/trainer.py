@@ -114,6 +114,7 @@ class Recording:
         self._recorder: recorder.Recorder | None = None
         self._lagged: lag.Lagged | None = None
         self._sealer: Sealer | None = None
+        self._ranks = protocol.world_size()
         self._over = False
         self._stop_at: int | None = None
         self._loss: Any = None
@@ -255,7 +256,7 @@ class Recording:
         """Say whether this update is the last: several ranks must agree on which one that is."""
         assert self._recorder is not None and self.order.folder is not None
         ahead = self.resumer.ahead
-        if protocol.world_size() == 1:
+        if self._ranks == 1:
             if not self._recorder.stop_requested:
                 return False
             if not ahead.ready:
