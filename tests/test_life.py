@@ -189,7 +189,7 @@ def test_on_a_full_disk_earlier_records_stay_readable_and_the_run_can_go_on(smal
     )
     folder = run_folder(root, run)
     wait_for_step(folder, 120)
-    with open(filler, "wb") as file, contextlib.suppress(OSError):
+    with contextlib.suppress(OSError), open(filler, "wb") as file:
         while True:
             file.write(b"x" * 65536)
             file.flush()
