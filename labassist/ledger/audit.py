@@ -89,8 +89,11 @@ def audit(folder: Path, workspace: Path, run: str | None = None) -> Audit:
     objects = Objects(folder / "objects")
     seen: set[Path] = {folder / "journal.jsonl", folder / "head"}
     _check_derived(found, folder, entries, tables, seen)
+    positions: dict[str, set[str]] = {}
+    for entry in entries:
+        positions.setdefault(entry.run, set()).add(f'{{"hash":"{entry.hash}","n":{entry.n}}}')
     for document in chosen:
-        _check_run(found, folder, objects, document, entries, seen)
+        _check_run(found, folder, objects, document, positions.get(document["id"], set()), seen)
         _check_code(found, workspace, document)
     ids = {document["id"] for document in chosen}
     checkpoints = list(tables.documents[CHECKPOINTS].values())
@@ -140,19 +143,19 @@ def _chosen(tables: Tables, run: str | None) -> list[dict[str, Any]]:
 
 def _check_derived(found: Audit, folder: Path, entries: list[Entry], tables: Tables, seen: set[Path]) -> None:
     """Check the two files that follow from the journal: the snapshot byte for byte, and `head`."""
+    hashes = {entry.n: entry.hash for entry in entries}
     path = folder / "view.json"
     seen.add(path)
     if path.exists():
         found.count("snapshot")
         snapshot = view.load(path)
-        positions = {entry.n: entry.hash for entry in entries}
         if snapshot is None:
             found.problems.append(
                 Problem(
                     "view-altered", "its content does not match its own digest: not ours", path="view.json"
                 )
             )
-        elif positions.get(snapshot[1].entries) != snapshot[1].hash:
+        elif hashes.get(snapshot[1].entries) != snapshot[1].hash:
             found.problems.append(
                 Problem(
                     "view-foreign", "it shows a journal position that is not in the journal", path="view.json"
@@ -166,7 +169,6 @@ def _check_derived(found: Audit, folder: Path, entries: list[Entry], tables: Tab
         head: Head = decode_head((folder / "head").read_bytes())
     except (OSError, msgspec.MsgspecError):
         return  # `verify` names it
-    hashes = {entry.n: entry.hash for entry in entries}
     if head.entries and hashes.get(head.entries) != head.hash:
         # `verify` names the journal; where that is whole, it is this file that was changed.
         message = f"it names another entry {head.entries} than the journal holds"
@@ -178,14 +180,13 @@ def _check_run(
     folder: Path,
     objects: Objects,
     document: dict[str, Any],
-    entries: list[Entry],
+    expected: set[str],
     seen: set[Path],
 ) -> None:
     run_id = document["id"]
     place = folder / "runs" / run_id
     positions = place / "positions.jsonl"
     seen.add(positions)
-    expected = {f'{{"hash":"{entry.hash}","n":{entry.n}}}' for entry in entries if entry.run == run_id}
     _check_positions(found, folder, positions, run_id, expected)
     if not document.get("seals"):
         if document["state"] != "running":

@@ -23,6 +23,7 @@ from labassist.ledger import curves, secrets
 from labassist.ledger.records import Checkpoint, Input, Kept, Seal, to_document
 from labassist.ledger.store import Ledger
 from labassist.record.inspect import committed, folder_of, inspect, manifest_file, read_manifest
+from labassist.record.protocol import file_sha256
 from labassist.runs import life
 
 KEPT_INPUT_BYTES = 4 * 1024 * 1024
@@ -278,7 +279,7 @@ class Absorber:
         )
         for path in events:
             if path.exists():
-                seals[path.name] = Seal(path.stat().st_size, _sha256(path))
+                seals[path.name] = Seal(path.stat().st_size, file_sha256(path))
         return {name: to_document(seal) for name, seal in sorted(seals.items())}
 
     def _outputs(self, declared: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -286,7 +287,7 @@ class Absorber:
         for output in declared:
             path = self.workspace / output["path"]
             if path.is_file():
-                kept = Kept(output["path"], path.stat().st_size, _sha256(path), stored=False)
+                kept = Kept(output["path"], path.stat().st_size, file_sha256(path), stored=False)
                 found.append(to_document(kept))
             elif path.is_dir():
                 found.append(to_document(_folder(output["path"], path)))
@@ -295,15 +296,10 @@ class Absorber:
         return found
 
 
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _folder(name: str, path: Path) -> Kept:
     """Return a folder as one output: the SHA-256 of its files' paths and hashes, in order."""
     files = sorted(one for one in path.rglob("*") if one.is_file())
-    listed = "".join(f"{_sha256(one)} {one.relative_to(path).as_posix()}\n" for one in files)
+    listed = "".join(f"{file_sha256(one)} {one.relative_to(path).as_posix()}\n" for one in files)
     total = sum(one.stat().st_size for one in files)
     return Kept(name, total, hashlib.sha256(listed.encode()).hexdigest(), stored=False)
 

@@ -89,11 +89,6 @@ def follow(
     return document
 
 
-def wait_closed(ledger: Ledger, run_id: str) -> dict[str, Any]:
-    """Wait without a word until the record of the run is closed, and return its document."""
-    return _until_closed(ledger, run_id, lambda: None)
-
-
 def _until_closed(ledger: Ledger, run_id: str, each: Callable[[], None]) -> dict[str, Any]:
     folder = ledger.run_folder(run_id)
     while True:

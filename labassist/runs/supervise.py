@@ -1,9 +1,9 @@
 """The supervisor of one run: a detached process that starts the trainer, watches it and closes its record.
 
-`python -m labassist.runs.supervise LEDGER RUN` adopts a living run; with the descriptors of the two
-locks behind it, it starts a new one; with `--watch`, it watches a trainer that started by itself. It stays
-in its own session, so a lost SSH link does not reach it, and it may be killed at any time: the next
-labassist process adopts the run.
+Whoever starts it has taken the run's `supervised` lock and passes it on, so there is never a second one.
+With the `alive` lock too it starts the trainer, without it watches one that lives. It stays in its own
+session, so a lost SSH link does not reach it, and it may be killed at any time: the next labassist process
+adopts the run.
 """
 
 from __future__ import annotations
