@@ -1,0 +1,1 @@
+"""The course: labs and their steps, a learner's progress, checks, hints, and the linter for authors."""
