@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from labassist.cli.parsing import Parser, Subparsers
+
+Answer = TypeVar("Answer")
 
 
 def register(sub: Subparsers) -> None:
@@ -97,29 +100,14 @@ def check(args: argparse.Namespace) -> int:
 
 def prove(args: argparse.Namespace) -> int:
     """Make the three runs and compare them; the exit status is the verdict, as for `replay`."""
-    from labassist.cli.output import emit, say
-    from labassist.cli.runs import opened, plan
+    from functools import partial
+
+    from labassist.cli.output import emit
     from labassist.ledger.verdict import EXIT
     from labassist.resume.prove import prove as run_all
-    from labassist.resume.watch import watched
-    from labassist.runs.follow import Interrupted, follow
 
-    workspace, ledger = opened(args)
-    wanted = plan(args, workspace)
-    if wanted.kind == "command":
-        wanted.argv = watched(wanted.argv, wanted.script)
-    try:
-        proved = run_all(
-            workspace,
-            ledger,
-            wanted,
-            at=args.at,
-            kill=args.kill,
-            follow=lambda run: follow(ledger, run),
-            say=say,
-        )
-    except Interrupted:
-        say("interrupted: no verdict")
+    proved = _experiment(args, partial(run_all, kill=args.kill))
+    if proved is None:
         return 130
     document = proved.document()
     emit(document, args.json, lambda: _proved(document))
@@ -152,29 +140,35 @@ def _proved(document: dict[str, Any]) -> str:
 
 def ablate(args: argparse.Namespace) -> int:
     """Resume without each state in turn; 0 when the answer is there, whatever it is."""
-    from labassist.cli.output import emit, say
-    from labassist.cli.runs import opened, plan
-    from labassist.resume.ablate import ablate as run_all
-    from labassist.runs.follow import Interrupted, follow
+    from functools import partial
 
-    workspace, ledger = opened(args)
-    wanted = plan(args, workspace)
-    try:
-        found = run_all(
-            workspace,
-            ledger,
-            wanted,
-            at=args.at,
-            states=args.drop,
-            follow=lambda run: follow(ledger, run),
-            say=say,
-        )
-    except Interrupted:
-        say("interrupted: no answer")
+    from labassist.cli.output import emit
+    from labassist.resume.ablate import ablate as run_all
+
+    found = _experiment(args, partial(run_all, states=args.drop))
+    if found is None:
         return 130
     document = found.document()
     emit(document, args.json, lambda: _ablated(document))
     return 0
+
+
+def _experiment(args: argparse.Namespace, make: Callable[..., Answer]) -> Answer | None:
+    """Return what `make` finds out with runs of the job or command that is asked for; None after a ctrl-c."""
+    from labassist.cli.output import say
+    from labassist.cli.runs import opened, plan
+    from labassist.resume.watch import watched
+    from labassist.runs.follow import Interrupted, follow
+
+    workspace, ledger = opened(args)
+    wanted = plan(args, workspace)
+    if wanted.kind == "command":
+        wanted.argv = watched(wanted.argv, wanted.script)
+    try:
+        return make(workspace, ledger, wanted, at=args.at, follow=lambda run: follow(ledger, run), say=say)
+    except Interrupted:
+        say("interrupted: no answer")
+        return None
 
 
 def _ablated(document: dict[str, Any]) -> str:
