@@ -30,12 +30,23 @@ class JobRun:
     """A recorded run that a step asks for."""
 
     job: str
-    """`01-first-loop/train`."""
+    """`01-first-loop/train`; empty for a command."""
     profile: str = ""
+    """Empty: the job's default."""
     sets: tuple[str, ...] = ()
     """`--set` values, as `optim.lr=0.02`."""
     command: tuple[str, ...] = ()
     """In place of a job: the words after `labassist` of another recorded command, as `replay @last`."""
+    lint: JobRun | None = None
+    """What `labs lint --run` runs in its place, where the step's own would take more than seconds."""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words after `labassist` that start it."""
+        if self.command:
+            return self.command
+        profile = ("--profile", self.profile) if self.profile else ()
+        return ("run", self.job, *profile, *(word for one in self.sets for word in ("--set", one)))
 
 
 @dataclass(frozen=True)
@@ -53,12 +64,18 @@ class Alter:
     """How to spoil what one criterion measures, and nothing else: the linter proves by it that the check can fail."""
 
     criterion: str
+    run: str = ""
+    """The step whose run is spoiled; empty: this step's own, and where it has none every run that its check read."""
     series: str = ""
-    """Every recorded value of this series is multiplied by `by`."""
+    """Every recorded value of this series, and the last one in the run's record, is multiplied by `by`."""
     by: float = 1.0
     config: str = ""
     """This configuration value of the run becomes `to`."""
+    field: str = ""
+    """This field of the run's record, dotted (`tokens_per_s`, `resumed_from.step`), becomes `to`."""
     to: Any = None
+    tensor: str = ""
+    """This tensor's digest in the manifest of the run's last checkpoint becomes another."""
     verdict: str = ""
     """The replay's verdict becomes this word."""
     file: str = ""
@@ -74,6 +91,8 @@ class Check:
     alter: tuple[Alter, ...] = ()
     solution: str = ""
     """Of an edit: a file in `solutions/` that stands in for the learner's while the linter runs."""
+    seconds: float = 60.0
+    """A check that takes longer is stopped."""
 
 
 @dataclass(frozen=True)
