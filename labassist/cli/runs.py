@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from labassist.cli.parsing import Subparsers
     from labassist.ledger.store import Ledger
     from labassist.runs.follow import Interrupts
-    from labassist.runs.jobs import Job
     from labassist.runs.launch import Plan
     from labassist.workspace import Workspace
 
@@ -110,12 +109,17 @@ def plan(args: argparse.Namespace, workspace: Workspace) -> Plan:
 
 
 def _job_plan(args: argparse.Namespace, workspace: Workspace) -> Plan:
+    from labassist.cli.output import say
     from labassist.runs.jobs import load_job, resolve
     from labassist.runs.launch import Plan
+    from labassist.runs.preflight import preflight
 
     job = load_job(workspace, args.job)
     config = resolve(job, args.profile, args.config, args.sets)
-    _check_needs(job)
+    for note in preflight(
+        workspace, job, config, lambda profile: resolve(job, profile, args.config, args.sets)
+    ):
+        say(f"note: {note}")
     return Plan(
         job=job.name,
         kind="job",
@@ -168,21 +172,6 @@ def _threads(option: int | None, configured: object) -> int:
             mend=f"take at most {MOST_THREADS_A_CORE * cores()}",
         )
     return wanted or cores()
-
-
-def _check_needs(job: Job) -> None:
-    """Raise InputError when a module that a job needs is not installed here."""
-    import importlib.util
-
-    from labassist.errors import InputError
-
-    missing = [name for name in job.needs if importlib.util.find_spec(name) is None]
-    if missing:
-        raise InputError(
-            f"this job needs {', '.join(missing)}, which this Python does not have",
-            where=job.name,
-            mend=f"pip install {' '.join(missing)}",
-        )
 
 
 def cores() -> int:

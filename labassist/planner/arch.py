@@ -245,6 +245,18 @@ def load(model: str) -> Architecture:
     )
 
 
+def small(name: str, hidden: int, layers: int, heads: int, vocabulary: int, positions: int) -> Architecture:
+    """Return a small decoder like GPT-2, with learned positions and tied embeddings. Raises InputError on absurd sizes."""
+    sizes = {
+        "n_embd": hidden,
+        "n_layer": layers,
+        "n_head": heads,
+        "vocab_size": vocabulary,
+        "n_positions": positions,
+    }
+    return _build(name, {"model_type": "gpt2", **sizes}, where=name)
+
+
 def _in_cache(hub_id: str) -> Path | None:
     """Return the config.json of a hub repository that was downloaded before; nothing is fetched."""
     if hub_id.count("/") != 1:

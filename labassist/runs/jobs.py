@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,29 @@ from labassist.errors import InputError, did_you_mean
 from labassist.runs.config import Config, Spec, check, flatten, parse_sets, read_spec, read_toml, resolve_spec
 from labassist.workspace import Workspace
 
-KEYS = ("script", "config", "summary", "default_profile", "needs")
+KEYS = ("script", "config", "summary", "default_profile", "needs", "inputs", "memory")
+
+SHAPE = ("hidden", "layers", "heads", "vocabulary")
+"""In a memory table: the sizes of a model that is the job's own, in place of `model`."""
+
+MEMORY = (
+    *(
+        "model",
+        *SHAPE,
+        "method",
+        "dtype",
+        "optim",
+        "seq",
+        "batch",
+        "accumulate",
+        "checkpointing",
+        "attention",
+    ),
+    *("lora_r", "lora_targets", "lora_dropout", "loss", "padded", "trainer", "gpus", "strategy"),
+    *("device", "steps", "checkpoint", "keep"),
+)
+"""What a memory table may say: the options of `plan memory`; where the job runs; its steps, the steps between two
+checkpoints, and how many are kept (all, where nothing is said)."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +55,10 @@ class Job:
     spec: Spec
     needs: tuple[str, ...] = ()
     """Packages that its script imports: asked for before a run is started."""
+    inputs: tuple[str, ...] = ()
+    """Keys of its configuration that name files, relative to the workspace."""
+    memory: Mapping[str, Any] = field(default_factory=dict)
+    """How large it is, in the words of MEMORY; a text `$key` stands for that number of its configuration."""
 
     @property
     def profiles(self) -> list[str]:
@@ -126,6 +152,14 @@ def _read_jobs(workspace: Workspace, lab: str) -> dict[str, dict[str, Any]]:
                     where=f"{where}: {name}",
                     mend=f"there are {', '.join(KEYS)}",
                 )
+            if key == "memory" and isinstance(value, dict):
+                continue
+            if key == "memory":
+                raise InputError(
+                    "memory is a table",
+                    where=f"{where}: {name}",
+                    mend=f"write [{name}.memory] and a key a line",
+                )
             if not isinstance(value, str) or not value:
                 raise InputError(f"{key} must be text", where=f"{where}: {name}", mend=f'write {key} = "…"')
         for key in ("script", "config"):
@@ -148,6 +182,10 @@ def _job(workspace: Workspace, lab: str, task: str, table: dict[str, Any]) -> Jo
             )
         paths[key] = path
     spec = read_spec(paths["config"], str(paths["config"].relative_to(workspace.root)))
+    where = f"{_place(workspace, lab)}: {task}"
+    inputs = tuple(table.get("inputs", "").split())
+    for key in inputs:
+        _refers(spec, key, f"{where}: inputs")
     return Job(
         f"{lab}/{task}",
         folder,
@@ -157,7 +195,37 @@ def _job(workspace: Workspace, lab: str, task: str, table: dict[str, Any]) -> Jo
         table.get("default_profile", "default"),
         spec,
         tuple(table.get("needs", "").split()),
+        inputs,
+        _memory(spec, table.get("memory", {}), f"{where}: memory"),
     )
+
+
+def _memory(spec: Spec, table: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return a job's memory table, each of its keys and references known."""
+    for key, value in table.items():
+        if key not in MEMORY:
+            raise InputError(
+                f"unknown key {key!r}{did_you_mean(key, MEMORY)}",
+                where=where,
+                mend=f"there are {', '.join(MEMORY)}",
+            )
+        if isinstance(value, str) and value.startswith("$"):
+            _refers(spec, value[1:], f"{where}.{key}")
+    if table and "model" not in table and not {*SHAPE, "seq"} <= table.keys():
+        raise InputError(
+            "says neither the model nor its sizes",
+            where=where,
+            mend=f"give model, or {', '.join(SHAPE)} and seq",
+        )
+    return table
+
+
+def _refers(spec: Spec, key: str, where: str) -> None:
+    """Raise InputError where a key that jobs.toml names is none of the job's configuration."""
+    if key not in spec.defaults:
+        raise InputError(
+            f"{spec.file} has no {key!r}{did_you_mean(key, spec.defaults)}", where=where, mend="mend the name"
+        )
 
 
 def _listing(kind: str, names: Sequence[str]) -> str:

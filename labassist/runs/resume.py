@@ -19,6 +19,7 @@ from labassist.runs import life
 from labassist.runs.command import command_script
 from labassist.runs.jobs import load_job
 from labassist.runs.launch import Plan, launch
+from labassist.runs.preflight import preflight
 from labassist.workspace import Workspace
 
 
@@ -67,7 +68,7 @@ def resume(
     if document["kind"] == "command":
         plan = _command_plan(workspace, document, path, sets)
     else:
-        plan = _job_plan(workspace, document, sets)
+        plan = _job_plan(workspace, document, sets, notes)
     plan.note, plan.resumed_from, plan.resume_path, plan.drop = note, origin, path, list(drop)
     started = launch(workspace, ledger, plan, committing)
     current = ledger.run(started)
@@ -76,11 +77,11 @@ def resume(
     return Resumed(started, origin, notes)
 
 
-def _job_plan(workspace: Workspace, document: dict[str, Any], sets: list[str]) -> Plan:
-    flat = dict(document.get("config", {}))
-    if sets:
-        job = load_job(workspace, document["job"])
-        flat |= job_config.parse_sets(job.spec, sets)
+def _job_plan(workspace: Workspace, document: dict[str, Any], sets: list[str], notes: list[str]) -> Plan:
+    job = load_job(workspace, document["job"])
+    profile = document.get("profile", "")
+    config = job_config.Config(profile, document.get("config", {}) | job_config.parse_sets(job.spec, sets))
+    notes += preflight(workspace, job, config)
     return Plan(
         job=document["job"],
         kind="job",
@@ -88,9 +89,9 @@ def _job_plan(workspace: Workspace, document: dict[str, Any], sets: list[str]) -
         mode=document["mode"],
         seed=document["seed"],
         threads=document.get("threads", 1),
-        profile=document.get("profile", ""),
-        nested=job_config.Config(document.get("profile", ""), flat).nested,
-        flat=flat,
+        profile=profile,
+        nested=config.nested,
+        flat=config.flat,
     )
 
 
