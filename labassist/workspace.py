@@ -15,7 +15,7 @@ from labassist.errors import InputError
 VARIABLE = "LABASSIST_WORKSPACE"
 """Environment variable that names the workspace where --workspace does not."""
 
-COURSE = {"lab.toml", "checks.py", "steps", "__pycache__"}
+COURSE = {"lab.toml", "checks.py", "steps", "solutions", "__pycache__"}
 """What of a lab stays in the package, so that an upgrade brings better texts and checks."""
 
 GITIGNORE = """\
@@ -147,13 +147,14 @@ def new(folder: str | Path) -> Made:
 def job_files(labs: Path) -> Iterator[Path]:
     """Yield the paths, relative to `labs`, of what a workspace gets a copy of, in order.
 
-    That is each file of a lab that has jobs, but for the course's own (COURSE), and the page of labs/.
+    That is each file of a lab, but for the course's own (COURSE), and the page of labs/.
     """
     for path in sorted(labs.rglob("*")):
         inside = path.relative_to(labs)
         if not path.is_file() or COURSE.intersection(inside.parts):
             continue
-        if inside == Path("README.md") or (labs / inside.parts[0] / "jobs.toml").is_file():
+        lab = labs / inside.parts[0]
+        if inside == Path("README.md") or any((lab / name).is_file() for name in ("jobs.toml", "lab.toml")):
             yield inside
 
 

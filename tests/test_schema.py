@@ -30,7 +30,7 @@ def run() -> Run:
 
 
 def test_the_tracked_schema_is_the_one_of_the_record_types() -> None:
-    assert FILE.read_text() == run_schema(), "python -m labassist.ledger.schema ledger/schema/run.json"
+    assert FILE.read_text() == run_schema(), "python -m labassist.ledger.schema ledger/schema"
 
 
 def test_a_run_document_is_valid_and_a_changed_one_is_not() -> None:

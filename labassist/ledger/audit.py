@@ -21,9 +21,9 @@ from labassist.ledger import foreign, names, view
 from labassist.ledger.entries import Entry, Head, decode_entry, decode_head, split, whole_lines
 from labassist.ledger.objects import Objects
 from labassist.ledger.problems import Problem
-from labassist.ledger.records import to_document
+from labassist.ledger.records import Mark, to_document
 from labassist.ledger.verify import verify
-from labassist.ledger.view import CHECKPOINTS, RUNS, Tables
+from labassist.ledger.view import CHECKPOINTS, COURSE, RUNS, Tables
 from labassist.record.inspect import inspect, manifest_file
 
 
@@ -80,7 +80,7 @@ def audit(folder: Path, workspace: Path, run: str | None = None) -> Audit:
     if not (folder / "journal.jsonl").exists() and not (folder / "head").exists():
         raise LedgerError("there is no ledger here", where=str(folder), mend="record a run first")
     found = Audit()
-    entries, tables = _read(folder)
+    entries, tables = read_journal(folder)
     found.problems += verify(folder)
     found.count("journal entries", len(entries))
     found.head = entries[-1].hash if entries else ""
@@ -102,6 +102,7 @@ def audit(folder: Path, workspace: Path, run: str | None = None) -> Audit:
         if checkpoint["run"] in ids:
             _check_checkpoint(found, folder, objects, checkpoint, owners, seen)
     if run is None:
+        _check_course(found, tables)
         _check_objects(found, objects, seen)
         found.not_covered += sorted(
             str(path.relative_to(folder))
@@ -111,7 +112,7 @@ def audit(folder: Path, workspace: Path, run: str | None = None) -> Audit:
     return found
 
 
-def _read(folder: Path) -> tuple[list[Entry], Tables]:
+def read_journal(folder: Path) -> tuple[list[Entry], Tables]:
     """Return the entries that can be read and the documents that follow from them."""
     entries: list[Entry] = []
     tables = Tables()
@@ -314,6 +315,22 @@ def _sha256(path: Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
         return ""
+
+
+def _check_course(found: Audit, tables: Tables) -> None:
+    """Every mark of the course is a whole record; the journal's chain says that it was not changed."""
+    for doc_id, document in tables.documents.get(COURSE, {}).items():
+        found.count("course marks")
+        try:
+            msgspec.convert(document, Mark)
+        except msgspec.ValidationError as error:
+            found.problems.append(
+                Problem(
+                    "course-damaged",
+                    f"mark {doc_id} of the course is no record: {error}",
+                    path="journal.jsonl",
+                )
+            )
 
 
 def _check_objects(found: Audit, objects: Objects, seen: set[Path]) -> None:

@@ -185,6 +185,46 @@ class Run(msgspec.Struct, omit_defaults=True):
     """Only on replays."""
 
 
+class CriterionLine(msgspec.Struct):
+    """One line of a check's answer."""
+
+    name: str
+    ok: bool
+    expected: str
+    got: str
+    source: str
+
+
+class Outcome(msgspec.Struct, omit_defaults=True):
+    """What came out of a thing that had been guessed."""
+
+    text: str
+    source: str
+    option: str = ""
+
+
+class Mark(msgspec.Struct, omit_defaults=True):
+    """One document of the `course` table: something that a learner did. Documents are added, never changed."""
+
+    lab: str
+    step: str
+    kind: Literal["guess", "done", "hint", "check"]
+    time: str
+    """UTC, ISO 8601 with milliseconds and a Z."""
+    guess: str = ""
+    """The letter, number or text that the learner committed to."""
+    hint: int = 0
+    """Which hint was taken, from 1."""
+    ok: bool = False
+    """Of a check: every criterion is met."""
+    missing: str = ""
+    """Of a check: what it lacked, in place of criteria."""
+    criteria: list[CriterionLine] = []
+    measured: Outcome | None = None
+    evidence: dict[str, str] = {}
+    """What the check read -> its digest then: while these are the same, so is the verdict."""
+
+
 def to_document(record: msgspec.Struct) -> dict[str, Any]:
     """Return the plain JSON document of a record, as TinyDB keeps it."""
     document: dict[str, Any] = msgspec.to_builtins(record)

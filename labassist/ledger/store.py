@@ -19,7 +19,7 @@ from labassist.ledger.database import LedgerDB
 from labassist.ledger.entries import RUN_NAME, Entry, Head
 from labassist.ledger.journal import Journal
 from labassist.ledger.objects import Objects
-from labassist.ledger.view import CHECKPOINTS, RUNS, Tables
+from labassist.ledger.view import CHECKPOINTS, COURSE, RUNS, Tables
 
 MAX_RUN_BYTES = 8 * 1024
 """Most that a run document may take as canonical JSON: ten thousand of them must open at once.
@@ -103,6 +103,10 @@ class Ledger:
         """TinyDB's table of checkpoint documents."""
         return self.db.table(CHECKPOINTS)
 
+    def marks(self) -> list[dict[str, Any]]:
+        """Return what the learner did in the course, oldest first."""
+        return [dict(document) for document in self.db.table(COURSE)]
+
     def run_folder(self, run_id: str) -> Path:
         """Return where a run's files lie. Raises LedgerError on what cannot be a run id."""
         if not RUN_NAME.fullmatch(run_id):
@@ -173,6 +177,18 @@ class Ledger:
                     raise LedgerError(f"a change may not rename run {run_id}", where=str(self.folder))
                 self.write(kind, changed)
             return self.run(run_id) or {}
+
+    def mark(self, fn: Callable[[list[dict[str, Any]]], records.Mark | None]) -> records.Mark | None:
+        """Journal the mark that `fn` makes, seeing all the marks before it; None journals nothing.
+
+        Nobody can write between the reading and the writing. Raises LedgerError as `Journal.append`.
+        """
+        with self.journal.locked():
+            mark = fn(self.marks())
+            if mark is not None:
+                doc_id = str(self._tables.next_id(COURSE))
+                self.journal.append("course", put={COURSE: {doc_id: records.to_document(mark)}})
+            return mark
 
     def find(self, name: str) -> dict[str, Any]:
         """Return the run that a person means; see `names.resolve`. Raises InputError."""

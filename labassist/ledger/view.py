@@ -21,6 +21,7 @@ from labassist.ledger.entries import Documents, Entry, Head
 
 RUNS = "_default"
 CHECKPOINTS = "checkpoints"
+COURSE = "course"
 META = "_meta"
 
 _SEAM = b',"_meta":'
