@@ -79,7 +79,7 @@ def test_new_commits_every_job_file_and_nothing_else(workspace: Workspace) -> No
 
 def test_job_files_leave_the_course_in_the_package(tmp_path: Path) -> None:
     for name in ("a/jobs.toml", "a/train.py", "a/lab.toml", "a/checks.py", "a/steps/01.md", "a/data/x.txt",
-                 "a/__pycache__/x.pyc", "b/lab.toml", "b/README.md", "README.md"):  # fmt: skip
+                 "a/__pycache__/x.pyc", "a/solutions/train.py", "b/lab.toml", "b/plan.py", "c/README.md", "README.md"):  # fmt: skip
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("x")
     assert [str(path) for path in job_files(tmp_path)] == [
@@ -87,6 +87,7 @@ def test_job_files_leave_the_course_in_the_package(tmp_path: Path) -> None:
         "a/data/x.txt",
         "a/jobs.toml",
         "a/train.py",
+        "b/plan.py",
     ]
 
 
