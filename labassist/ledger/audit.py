@@ -120,15 +120,17 @@ def read_journal(folder: Path) -> tuple[list[Entry], Tables]:
         fd = os.open(folder / "journal.jsonl", os.O_RDONLY)
     except OSError:
         return entries, tables
+    end = 0
     try:
         for line in whole_lines(fd):
+            end += len(line) + 1
             try:
                 stored, body = split(line)
                 entry = decode_entry(body)
                 tables.apply(entry)
             except (ValueError, msgspec.MsgspecError):
                 continue  # `verify` names this line
-            entry.hash = stored
+            entry.hash, entry.end = stored, end
             entries.append(entry)
     finally:
         os.close(fd)
@@ -136,7 +138,8 @@ def read_journal(folder: Path) -> tuple[list[Entry], Tables]:
 
 
 def _chosen(tables: Tables, run: str | None) -> list[dict[str, Any]]:
-    documents = list(tables.documents[RUNS].values())
+    # TinyDB lets anybody insert anything; what has no id is no run.
+    documents = [row for row in tables.documents[RUNS].values() if isinstance(row.get("id"), str)]
     if run is None:
         return documents
     return [names.resolve(run, documents)]

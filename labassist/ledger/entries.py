@@ -41,6 +41,8 @@ class Entry(msgspec.Struct, omit_defaults=True):
     """Documents as they are after the change (post-images)."""
     delete: dict[str, list[DocId]] = {}
     drop: list[str] = []
+    origin: str = ""
+    """Of an `import`: the object with the lines of the journal that the documents come from."""
     hash: str = ""
     """Hash of this line; on disk it stands before the body, not in it."""
     end: int = 0

@@ -37,13 +37,13 @@ from labassist.ledger.entries import (
     split,
     whole_lines,
 )
+from labassist.ledger.heads import HEAD_BYTES, head_bytes, make_head, set_torn_aside
 from labassist.ledger.problems import Problem
 from labassist.ledger.verify import verify
 
-_HEAD_BYTES = 160
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 _NO_WRITING = {errno.EROFS, errno.EACCES, errno.EPERM}
-_DAMAGED = "see `labassist audit`, then restore the ledger from a copy or run `labassist fsck --repair`"
+_DAMAGED = "see `labassist audit` and `labassist fsck`, and restore the ledger from a copy"
 
 _log = logging.getLogger(__name__)
 
@@ -146,6 +146,7 @@ class Journal:
         put: Documents | None = None,
         delete: dict[str, list[str]] | None = None,
         drop: list[str] | None = None,
+        origin: str = "",
         sync: bool = True,
     ) -> Entry:
         """Append one entry and return it as read back. With `sync` it is on the disk when this returns.
@@ -172,7 +173,7 @@ class Journal:
                 "kind": kind,
                 "run": run,
             }
-            changes = {"put": put, "delete": delete, "drop": drop}
+            changes = {"put": put, "delete": delete, "drop": drop, "origin": origin}
             body.update({name: change for name, change in changes.items() if change})
             try:
                 data = canonical.dumps(body)
@@ -232,7 +233,7 @@ class Journal:
             self._acquire()
             try:
                 if os.fstat(self._fd).st_size == 0:
-                    self._make_head(Head(GENESIS, 0, 0))
+                    make_head(self.folder, Head(GENESIS, 0, 0))
             finally:
                 self._release()
         finally:
@@ -308,28 +309,10 @@ class Journal:
 
     def _set_torn_aside(self) -> None:
         """Move what follows the last whole line (a write that was cut short) to `journal.torn-<n>`."""
-        torn = os.pread(self._fd, os.fstat(self._fd).st_size - self.bytes, self.bytes)
-        if not torn:
-            return
-        n = 1
-        while (path := self.folder / f"journal.torn-{n}").exists():
-            n += 1
         try:
-            _write_file(path, torn)
-            os.ftruncate(self._fd, self.bytes)
+            set_torn_aside(self.folder, self._fd, self.bytes)
         except OSError as error:
             raise self._unwritable(error) from error
-
-    def _make_head(self, head: Head) -> None:
-        """Put a `head` where there is none, in one step and durably."""
-        temporary = self.folder / "head.tmp"
-        _write_file(temporary, _head_bytes(head))
-        temporary.replace(self.folder / "head")
-        folder = os.open(self.folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
     def _move_head(self, head: Head) -> None:
         """Rewrite `head` after its entry is safe: one write of one length, so that no kill leaves half of it.
@@ -338,12 +321,22 @@ class Journal:
         """
         path = self.folder / "head"
         try:
-            if not path.exists() or path.stat().st_size != _HEAD_BYTES:
-                self._make_head(head)
+            if not path.exists():
+                # Whoever takes `head` away takes a witness away: what is cut before now does not show in it.
+                _log.warning(
+                    "%s: head was gone and is written anew at entry %d; only the runs' own positions and an "
+                    "anchor can show that entries were cut off before it",
+                    self.folder,
+                    head.entries,
+                )
+                make_head(self.folder, head)
+                return
+            if path.stat().st_size != HEAD_BYTES:
+                make_head(self.folder, head)
                 return
             fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
             try:
-                os.write(fd, _head_bytes(head))
+                os.write(fd, head_bytes(head))
             finally:
                 os.close(fd)
         except OSError as error:
@@ -383,16 +376,3 @@ class Journal:
             where=str(self.folder),
             mend="free some space on this disk",
         )
-
-
-def _head_bytes(head: Head) -> bytes:
-    """Return the content of `head`, padded to one length that a disk sector holds whole."""
-    return canonical.dumps(msgspec.to_builtins(head)).ljust(_HEAD_BYTES - 1) + b"\n"
-
-
-def _write_file(path: Path, data: bytes) -> None:
-    """Write a file and wait until it is on the disk."""
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
