@@ -1,0 +1,217 @@
+"""What a check may read: recorded runs, curves, checkpoints, and the learner's files. Nothing is trained.
+
+All that is given out is noted by name and digest (`noted`), so that a verdict is kept until one of these changes.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from labassist.course import noted
+from labassist.course.load import Course, step_of
+from labassist.course.model import JobRun, Lab
+from labassist.errors import LabError
+from labassist.ledger import curves
+from labassist.ledger.store import Ledger
+from labassist.record.inspect import folder_of, read_manifest
+from labassist.record.protocol import metrics_file
+from labassist.runs.config import parse_sets
+from labassist.runs.jobs import load_job
+
+# -P keeps the working directory off the path; ours goes last, so that it is used only where labassist is not
+# importable anyway (a checkout run in place).
+START = "import sys; sys.path.append(sys.argv.pop(1)); from labassist.course.{} import main; sys.exit(main(sys.argv[1:]))"
+
+
+class Missing(LabError):
+    """What a check needs is not there yet; `run` is the command that makes it."""
+
+    status = 1
+
+    def __init__(self, what: str, run: str = "") -> None:
+        super().__init__(what, mend=f"run: {run}" if run else "")
+        self.run = run
+
+
+class Evidence:
+    """What was recorded, as one check of one lab may read it."""
+
+    def __init__(self, course: Course, ledger: Ledger, lab: Lab) -> None:
+        self._course, self._ledger, self._lab = course, ledger, lab
+        self._folder = course.folder(lab)
+        self.noted: dict[str, str] = {}
+        """Name (labassist.course.noted) -> digest of what was given out."""
+        self._note(noted.CHECKS)
+
+    def runs(self, job: str, profile: str | None = None, **config: Any) -> list[dict[str, Any]]:
+        """Return the finished runs of a job, newest first, without replays; only those with these values.
+
+        `profile=""` is the job's default profile, None any. A job without a `/` is one of this lab.
+        """
+        if "/" not in job:
+            job = f"{self._lab.id}/{job}"
+        if profile == "":
+            profile = load_job(self._course.workspace, job).default_profile
+        wanted = {"job": job, "profile": profile, "config": config}
+        self._note(f"runs {json.dumps(wanted, sort_keys=True)}")
+        found = noted.matching(self._ledger, job, profile, config)
+        for document in found:
+            self._note(f"run {document['id']}")
+        return found
+
+    def run(self, step_id: str) -> dict[str, Any]:
+        """Return the newest finished run that fits a step's `run` table. Raises Missing with what to run."""
+        step = step_of(self._lab, step_id)
+        if step.run is None:
+            raise ValueError(f"step {step_id} has no run")
+        command = shlex.join(("labassist", *step.run.words))
+        if step.run.command:
+            if step.run.command[0] != "replay":
+                raise ValueError(f"which run `{command}` makes is not known: look for it with found.runs")
+            self._note("replays ")
+            found = noted.replays(self._ledger, "")
+            if not found:
+                raise Missing("no replay with a verdict yet", run=command)
+            self._note(f"run {found[0]['id']}")
+            return found[0]
+        profile, config = settings(self._course, step.run)
+        found = self.runs(step.run.job, profile, **config)
+        if not found:
+            every = noted.runs_of(self._ledger, step.run.job, profile, config)
+            raise Missing(_why_none(step.run, every), run=command)
+        if not self._ledger.run_folder(found[0]["id"]).is_dir():
+            raise Missing(f"the folder of run {found[0]['id']} is gone, and its curves with it", run=command)
+        return found[0]
+
+    def series(self, run: Mapping[str, Any] | str, name: str) -> list[tuple[int, Any]]:
+        """Return (step, value) of a series over the run's whole lineage, ascending. Raises Missing without any."""
+        run_id = self._id(run)
+        self._note(f"curve {run_id}")
+        for one in noted.lineage(self._ledger, run_id):
+            if not (self._ledger.run_folder(one) / metrics_file(0)).is_file():
+                raise Missing(f"the curve of run {one} is gone")
+        curve = curves.joined(self._ledger, run_id)
+        if name not in curve.series:
+            there = ", ".join(sorted(curve.series)) or "nothing"
+            raise Missing(f"run {run_id} recorded no series {name!r}, but {there}")
+        return list(curve.series[name].items())
+
+    def replays(self, run: Mapping[str, Any] | str) -> list[dict[str, Any]]:
+        """Return the replays of a run that have a verdict, newest first."""
+        run_id = self._id(run)
+        self._note(f"replays {run_id}")
+        return noted.replays(self._ledger, run_id)
+
+    def checkpoint(
+        self, run: Mapping[str, Any] | str, step: int | None = None
+    ) -> tuple[Path, dict[str, Any]]:
+        """Return the folder and manifest of a run's checkpoint, of the last without `step`.
+
+        Raises Missing when there is none, CheckpointError when its manifest was torn or altered. The files
+        themselves are not verified against the manifest.
+        """
+        run_id, at = self._id(run), -1 if step is None else step
+        self._note(f"checkpoint {run_id} {at}")
+        path = noted.checkpoint(self._ledger, run_id, at)
+        if path is None or not path.exists():
+            where = "" if step is None else f" at step {step}"
+            raise Missing(
+                f"run {run_id} has no checkpoint{where} any more"
+                if path
+                else f"run {run_id} has no checkpoint{where}"
+            )
+        manifest = read_manifest(path)
+        return folder_of(path, manifest), manifest
+
+    def guess(self, step_id: str) -> str | None:
+        """Return what the learner guessed at a step of this lab."""
+        step_of(self._lab, step_id)
+        self._note(f"guess {step_id}")
+        return noted.guess(self._ledger.marks(), self._lab.id, step_id)
+
+    def path(self, file: str) -> Path:
+        """Return a file of the learner's folder of this lab. Raises Missing when it is not there."""
+        path = self._folder / file
+        self._note(f"file {file}")
+        if path.is_file():
+            return path
+        original = self._lab.folder / file
+        command = shlex.join(("cp", str(original), str(path))) if original.is_file() else ""
+        raise Missing(f"labs/{self._lab.id}/{file} is not there", run=command)
+
+    def program(self, words: Sequence[str]) -> Any:
+        """Run a script of the lab, as `["attention.py", "--check"]`, and return the JSON that it prints.
+
+        It runs in the workspace's root. Raises Missing, naming the line, when it stops with an error.
+        """
+        script = self.path(words[0])
+        by_hand = shlex.join(("python", f"labs/{self._lab.id}/{words[0]}", *words[1:]))
+        with tempfile.TemporaryDirectory() as scratch:
+            note = Path(scratch) / "note.json"
+            done = subprocess.run(
+                [*python("program"), str(note), str(self._folder), str(script), *words[1:]],
+                cwd=self._course.workspace.root,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=False,
+            )
+            try:
+                said = json.loads(note.read_text(encoding="utf-8"))
+            except (OSError, ValueError):
+                said = {"files": [], "error": "", "place": ""}
+        for name in said["files"]:
+            self._note(f"file {name}")
+        if done.returncode:
+            error = f"{said['error']} at {said['place']}" if said["error"] else _last(done.stderr)
+            raise Missing(f"{words[0]} stopped: {error or f'status {done.returncode}'}", run=by_hand)
+        for text in (done.stdout, _last(done.stdout)):
+            try:
+                return json.loads(text)
+            except ValueError:
+                continue
+        raise Missing(f"{words[0]} printed no JSON", run=by_hand)
+
+    def _id(self, run: Mapping[str, Any] | str) -> str:
+        return run if isinstance(run, str) else str(run["id"])
+
+    def _note(self, name: str) -> None:
+        if name not in self.noted:
+            self.noted[name] = noted.digest(name, self._ledger, self._lab.id, self._lab.folder, self._folder)
+
+
+def settings(course: Course, run: JobRun) -> tuple[str, dict[str, Any]]:
+    """Return the profile and the values by which a run of this job is known to be the one that is asked for."""
+    job = load_job(course.workspace, run.job)
+    return run.profile or job.default_profile, parse_sets(job.spec, run.sets)
+
+
+def python(module: str) -> list[str]:
+    """Return the argv that starts `main` of a module of this package, whatever the working directory."""
+    return [sys.executable, "-B", "-P", "-c", START.format(module), str(Path(__file__).parents[2])]
+
+
+def _why_none(wanted: JobRun, every: Sequence[Mapping[str, Any]]) -> str:
+    """Say why no run fits: none was started, or the newest one has not finished."""
+    values = "".join(f", {one}" for one in wanted.sets)
+    what = f"{wanted.job}{f' ({wanted.profile}{values})' if wanted.profile else values}"
+    if not every:
+        return f"no run of {what} yet"
+    newest = every[0]
+    if newest["state"] == "running":
+        return f"run {newest['id']} of {what} is still running"
+    reason = f": {newest['reason']}" if newest.get("reason") else ""
+    return f"run {newest['id']} of {what} {newest['state']}{reason}"
+
+
+def _last(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1].strip() if lines else ""
