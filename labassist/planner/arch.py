@@ -20,6 +20,9 @@ DATA = Path(__file__).parent / "data"
 MAX_LAYERS, MAX_WIDTH, MAX_VOCABULARY = 1024, 1 << 18, 1 << 22
 """Beyond these a config is a mistake, not a model."""
 
+EMBEDDED = "smollm2-135m"
+"""The architecture of the model that comes with the course."""
+
 DENSE = {
     "llama": "rms",
     "mistral": "rms",
@@ -210,8 +213,10 @@ def names() -> tuple[str, ...]:
 def load(model: str) -> Architecture:
     """Return the architecture that a name, a hub id, a config.json or a model folder means, without a network.
 
-    Raises InputError naming what is missing, absurd, unknown (with the nearest names) or not covered.
+    `embedded` and `random:NAME` mean what they mean to a job. Raises InputError naming what is missing, absurd, unknown
+    (with the nearest names) or not covered.
     """
+    model = EMBEDDED if model == "embedded" else model.removeprefix("random:")
     path = Path(model).expanduser()
     if path.is_dir():
         path = path / "config.json"
