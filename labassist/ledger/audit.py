@@ -21,7 +21,8 @@ from labassist.ledger import foreign, names, view
 from labassist.ledger.entries import Entry, Head, decode_entry, decode_head, split, whole_lines
 from labassist.ledger.objects import Objects
 from labassist.ledger.problems import Problem
-from labassist.ledger.records import Mark, to_document
+from labassist.ledger.records import Mark, to_document, why_gone
+from labassist.ledger.refs import needed
 from labassist.ledger.verify import verify
 from labassist.ledger.view import CHECKPOINTS, COURSE, RUNS, Tables
 from labassist.record.inspect import inspect, manifest_file
@@ -265,13 +266,18 @@ def _check_checkpoint(
     path = folder / checkpoint["path"]
     run_id = checkpoint["run"]
     name = checkpoint["path"]
-    found.count("checkpoints")
-    if checkpoint.get("pruned"):
-        if path.exists():
+    if why_gone(checkpoint):
+        found.count("pruned checkpoints" if checkpoint.get("pruned") else "checkpoints left elsewhere")
+        if not objects.has(checkpoint["manifest"]):
+            message = "the hashes of a checkpoint that is not kept are gone"
             found.problems.append(
-                Problem("pruned-present", "it was pruned, and a folder is there", run_id, name)
+                Problem("object-missing", message, run_id, f"objects/{checkpoint['manifest']}")
             )
+        if path.exists():
+            message = "it was pruned and is still there; `labassist prune` finishes what was interrupted"
+            found.problems.append(Problem("pruned-present", message, run_id, name))
         return
+    found.count("checkpoints")
     seen.update(file for file in (path, *path.rglob("*")) if file.is_file())
     if not path.exists():
         found.problems.append(Problem("checkpoint-missing", "the checkpoint's folder is gone", run_id, name))
@@ -353,12 +359,10 @@ def _check_objects(found: Audit, objects: Objects, seen: set[Path]) -> None:
 def _check_code(found: Audit, workspace: Path, document: dict[str, Any]) -> None:
     code = document["code"]
     objects = Objects(workspace / "ledger" / "objects")
-    for key in ("patch", "extra", "package"):
-        sha = code.get(key)
-        if sha and not objects.has(sha):
-            found.problems.append(
-                Problem("object-missing", f"the run's {key} is gone", document["id"], f"objects/{sha}")
-            )
+    for one in needed(document, objects):
+        if not objects.has(one.sha):
+            message = f"the run's {one.what} is gone"
+            found.problems.append(Problem("object-missing", message, one.run, f"objects/{one.sha}"))
     if code["vcs"] != "git":
         return
     from labassist.ledger.gitcmd import open_repository

@@ -108,6 +108,9 @@ class Checkpoint(msgspec.Struct, omit_defaults=True):
     """Digest of every RNG state kept in the checkpoint."""
     time: str = ""
     pruned: bool = False
+    """Its files were dropped on purpose. The manifest, with the hash of each of them, stays as an object."""
+    left: str = ""
+    """Where its files were left when the run was brought here, in words; empty where they came along."""
 
 
 class Verdict(msgspec.Struct, omit_defaults=True):
@@ -223,6 +226,13 @@ class Mark(msgspec.Struct, omit_defaults=True):
     measured: Outcome | None = None
     evidence: dict[str, str] = {}
     """What the check read -> its digest then: while these are the same, so is the verdict."""
+
+
+def why_gone(checkpoint: dict[str, Any]) -> str:
+    """Return why a checkpoint document has no files here on purpose; empty where they should be here."""
+    if checkpoint.get("pruned"):
+        return "it was pruned; its hashes are kept"
+    return f"it was left behind: {checkpoint['left']}" if checkpoint.get("left") else ""
 
 
 def to_document(record: msgspec.Struct) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +16,7 @@ from tinydb.table import Table
 from labassist.errors import LedgerError
 from labassist.ledger import canonical, names, records, view
 from labassist.ledger.database import LedgerDB
-from labassist.ledger.entries import RUN_NAME, Entry, Head
+from labassist.ledger.entries import RUN_NAME, Documents, Entry, Head
 from labassist.ledger.journal import Journal
 from labassist.ledger.objects import Objects
 from labassist.ledger.view import CHECKPOINTS, COURSE, RUNS, Tables
@@ -138,10 +138,7 @@ class Ledger:
         run_id = document.get("id")
         if not isinstance(run_id, str):
             raise LedgerError("a run document needs an id", where=str(self.folder))
-        _check_size(document)
-        with self.journal.locked():
-            doc_id = self._tables.run_id(run_id) or str(self._tables.next_id(RUNS))
-            entry = self.journal.append(kind, run=run_id, put={RUNS: {doc_id: document}})
+        entry = self.put(kind, run_id, run=document)
         if kind == "end":
             try:
                 self.save_view()
@@ -155,9 +152,30 @@ class Ledger:
         run_id, step = document.get("run"), document.get("step")
         if not isinstance(run_id, str) or not isinstance(step, int):
             raise LedgerError("a checkpoint document needs a run and a step", where=str(self.folder))
+        return self.put(kind, run_id, checkpoints=[document])
+
+    def put(
+        self,
+        kind: str,
+        run_id: str,
+        *,
+        run: dict[str, Any] | None = None,
+        checkpoints: Sequence[dict[str, Any]] = (),
+        origin: str = "",
+    ) -> Entry:
+        """Journal documents of one run under one entry, each new or in place of the one before it."""
         with self.journal.locked():
-            doc_id = self._tables.checkpoint_id(run_id, step) or str(self._tables.next_id(CHECKPOINTS))
-            return self.journal.append(kind, run=run_id, put={CHECKPOINTS: {doc_id: document}})
+            put: Documents = {}
+            if run is not None:
+                _check_size(run)
+                put[RUNS] = {self._tables.run_id(run_id) or str(self._tables.next_id(RUNS)): run}
+            fresh = self._tables.next_id(CHECKPOINTS)
+            for document in checkpoints:
+                doc_id = self._tables.checkpoint_id(run_id, document["step"])
+                if doc_id is None:
+                    doc_id, fresh = str(fresh), fresh + 1
+                put.setdefault(CHECKPOINTS, {})[doc_id] = document
+            return self.journal.append(kind, run=run_id, put=put, origin=origin)
 
     def change(
         self, kind: str, run_id: str, fn: Callable[[dict[str, Any]], dict[str, Any] | None]

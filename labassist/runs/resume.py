@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tinydb import where
+
 from labassist.errors import CheckpointError, InputError
 from labassist.ledger import secrets
 from labassist.ledger.environment import machine
-from labassist.ledger.records import Origin
+from labassist.ledger.records import Origin, why_gone
 from labassist.ledger.store import Ledger
 from labassist.record.inspect import committed, folder_of, inspect
 from labassist.runs import config as job_config
@@ -40,12 +42,13 @@ def resume(
     sets: list[str],
     note: str = "",
     drop: Sequence[str] = (),
+    stop_after: int | None = None,
     committing: Callable[[], None] = lambda: None,
 ) -> Resumed:
     """Start the segment that goes on from run `name` and return it.
 
-    `drop` names states of the checkpoint to leave out on purpose (an ablation).
-    Without any complete checkpoint a job starts again from step 0; a command without one is not resumed.
+    `drop` names states of the checkpoint to leave out on purpose (an ablation), `stop_after` the step after
+    which it saves and stops. Without any complete checkpoint a job starts again from step 0; a command without one is not resumed.
     Raises InputError for that, and when the run's trainer still lives; LedgerError when there is no such run.
     """
     document = ledger.find(name)
@@ -70,6 +73,7 @@ def resume(
     else:
         plan = _job_plan(workspace, document, sets, notes)
     plan.note, plan.resumed_from, plan.resume_path, plan.drop = note, origin, path, list(drop)
+    plan.stop_after = stop_after
     started = launch(workspace, ledger, plan, committing)
     current = ledger.run(started)
     if current and current["code"]["digest"] != document["code"]["digest"]:
@@ -132,16 +136,34 @@ def last_checkpoint(ledger: Ledger, document: dict[str, Any], notes: list[str]) 
         except CheckpointError as error:
             notes.append(f"passed over {place.name}: {error.what}")
             continue
+        _say_gone(ledger, run_id, step, notes)
         return Origin(run_id, step), folder_of(place, manifest)
+    _say_gone(ledger, run_id, 0, notes)
     came_from = document.get("resumed_from")
     if came_from and came_from["step"]:
         return Origin(**came_from), checkpoint_folder(ledger, came_from["run"], came_from["step"])
     return Origin(run_id, 0), None
 
 
+def _say_gone(ledger: Ledger, run_id: str, step: int, notes: list[str]) -> None:
+    """Note the newest checkpoint after `step` that is not kept here on purpose."""
+    rows = ledger.checkpoints.search(where("run") == run_id)
+    gone = [row for row in rows if row["step"] > step and why_gone(dict(row))]
+    if gone:
+        last = max(gone, key=lambda row: int(row["step"]))
+        notes.append(f"the checkpoint at step {last['step']} of run {run_id} is not here: {why_gone(last)}")
+
+
 def checkpoint_folder(ledger: Ledger, run_id: str, step: int) -> Path:
-    """Return the folder of one checkpoint, verified. Raises CheckpointError."""
+    """Return the folder of one checkpoint, verified. Raises CheckpointError, saying so where it was pruned."""
     place = committed(ledger.run_folder(run_id)).get(step)
+    why = why_gone(ledger.checkpoint(run_id, step) or {})
+    if why and place is None:
+        raise CheckpointError(
+            f"the checkpoint at step {step} is not here: {why}",
+            where=f"run {run_id}",
+            mend="a whole replay (without --segment) needs none; a resume goes on from another run of the lineage",
+        )
     if place is None:
         raise CheckpointError(
             f"run {run_id} has no whole checkpoint at step {step}", where=str(ledger.folder)
