@@ -24,7 +24,8 @@ class CommandFailed(LabError):
 def command(workspace: Path, *words: str) -> list[str]:
     """Return the argv of one labassist command on a workspace."""
     package = str(Path(__file__).parents[2])
-    return [sys.executable, "-P", "-c", _START, package, *words, "--json", "--workspace", str(workspace)]
+    # The options come first: `words` may end with a command of its own, after `--`.
+    return [sys.executable, "-P", "-c", _START, package, "--json", "--workspace", str(workspace), *words]
 
 
 def ask(workspace: Path, *words: str) -> Any:
@@ -56,21 +57,20 @@ def complaint(stderr: str, status: int) -> str:
     )
 
 
-class Replay:
-    """`labassist replay RUN` on its own: its answer and its talk go to files, so that nothing needs the app."""
+class Background:
+    """A long command on its own: its answer and its talk go to files, so that nothing needs the app."""
 
-    def __init__(self, workspace: Path, run: str) -> None:
-        """Start it. Raises OSError when the workspace takes no files."""
-        self.run = run
-        folder = workspace / ".labassist" / "replays"
+    def __init__(self, workspace: Path, name: str, *words: str, cwd: Path | None = None) -> None:
+        """Start `labassist WORDS --json`; its files begin with `name`. Raises OSError when the workspace takes none."""
+        folder = workspace / ".labassist" / "background"
         folder.mkdir(parents=True, exist_ok=True)
-        stem = f"{run}-{os.getpid()}-{time.monotonic_ns():x}"
+        stem = f"{name}-{os.getpid()}-{time.monotonic_ns():x}"
         self._answer = folder / f"{stem}.json"
         self._talk = folder / f"{stem}.log"
         with self._answer.open("wb") as out, self._talk.open("wb") as talk:
             self._process = subprocess.Popen(
-                command(workspace, "replay", run),
-                cwd=workspace,
+                command(workspace, *words),
+                cwd=cwd or workspace,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=talk,
@@ -93,3 +93,12 @@ class Replay:
         for path in (self._answer, self._talk):
             path.unlink(missing_ok=True)
         return True, answer, said
+
+
+class Replay(Background):
+    """`labassist replay RUN`."""
+
+    def __init__(self, workspace: Path, run: str) -> None:
+        """Start it. Raises OSError when the workspace takes no files."""
+        super().__init__(workspace, run, "replay", run)
+        self.run = run
