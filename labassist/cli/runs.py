@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from labassist.cli.parsing import Subparsers
     from labassist.ledger.store import Ledger
     from labassist.runs.follow import Interrupts
+    from labassist.runs.jobs import Job
     from labassist.runs.launch import Plan
     from labassist.workspace import Workspace
 
@@ -32,6 +33,11 @@ def register(sub: Subparsers) -> None:
     parser.add_argument("--config", metavar="FILE", help="a TOML file of overrides")
     parser.add_argument(
         "--set", action="append", default=[], metavar="K=V", dest="sets", help="one override; may be repeated"
+    )
+    parser.add_argument(
+        "--card",
+        metavar="24GB",
+        help="rehearse a smaller card: a job takes no more of this one (--set card=…)",
     )
     parser.add_argument("--seed", type=int, default=None, metavar="N", help="seed of every generator (1337)")
     parser.add_argument(
@@ -115,6 +121,8 @@ def _job_plan(args: argparse.Namespace, workspace: Workspace) -> Plan:
     from labassist.runs.preflight import preflight
 
     job = load_job(workspace, args.job)
+    if args.card:
+        _rehearse(args, job)
     config = resolve(job, args.profile, args.config, args.sets)
     for note in preflight(
         workspace, job, config, lambda profile: resolve(job, profile, args.config, args.sets)
@@ -134,13 +142,29 @@ def _job_plan(args: argparse.Namespace, workspace: Workspace) -> Plan:
     )
 
 
+def _rehearse(args: argparse.Namespace, job: Job) -> None:
+    """Make `--card` the setting of the job that it stands for. Raises InputError where the job has none."""
+    from labassist.errors import InputError
+    from labassist.planner.cards import find
+
+    if "card" not in job.spec.defaults:
+        raise InputError(
+            f"{job.name} has no setting `card`, so that it cannot hold itself to one",
+            where=f"--card {args.card}",
+            mend="leave --card out; labassist plan memory says what fits",
+        )
+    find(args.card)
+    args.sets = [*args.sets, f"card={args.card}"]
+
+
 def _command_plan(args: argparse.Namespace, workspace: Workspace) -> Plan:
     from labassist.errors import InputError
     from labassist.runs.command import plan_command
 
     if not args.rest:
         raise InputError("no command after --", where="run", mend="labassist run -- python my_train.py")
-    for option, given in (("--profile", args.profile), ("--config", args.config), ("--set", args.sets)):
+    options = {"--profile": args.profile, "--config": args.config, "--set": args.sets, "--card": args.card}
+    for option, given in options.items():
         if given:
             raise InputError("belongs to jobs, and this is a command", where=option, mend="take it out")
     return plan_command(
