@@ -1,0 +1,1 @@
+"""Training data: read strictly, described before anything is trained on it."""
