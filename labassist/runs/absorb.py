@@ -7,6 +7,7 @@ twice: an adopter starts again at the first line, and what is in the ledger alre
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import hashlib
 import json
@@ -29,7 +30,7 @@ from labassist.runs import life
 KEPT_INPUT_BYTES = 4 * 1024 * 1024
 """Inputs up to this size are kept as objects, so that a replay needs nothing else."""
 
-_SEALED_WHOLE = ("order.json", "alive", "supervised", "end.json", "log.txt", "supervisor.log")
+_SEALED_WHOLE = ("order.json", "alive", "supervised", "end.json", "exit-status", "log.txt", "supervisor.log")
 
 
 class Absorber:
@@ -231,6 +232,10 @@ class Absorber:
             # On a full disk the shim has room only where it had written before.
             known = life.pids(self.folder)
             return known if "time" in known else {}
+        with contextlib.suppress(FileNotFoundError):
+            # A script that was started by hand writes its own marker, before its status is settled.
+            status = (self.folder / "exit-status").read_bytes()
+            end["exit"] = status[-1] if status else end["exit"]
         return end
 
     def _outcome(self, end: dict[str, Any], vanished: str) -> dict[str, Any]:
