@@ -1,4 +1,4 @@
-"""Commands that read the ledger, replay from it and audit it."""
+"""Commands that read the ledger and replay from it."""
 
 from __future__ import annotations
 
@@ -69,15 +69,6 @@ def register(sub: Subparsers) -> None:
     )
     parser.add_argument("a", metavar="A", help="id, unique prefix, @last or @-2")
     parser.add_argument("b", metavar="B", help="id, unique prefix, @last or @-2")
-
-    parser = command(
-        sub,
-        "audit",
-        audit,
-        help="verify the chain, the curves, the checkpoints and the code",
-        example="labassist audit",
-    )
-    parser.add_argument("run", nargs="?", metavar="RUN", help="only this run (default: all)")
 
 
 def runs(args: argparse.Namespace) -> int:
@@ -303,15 +294,3 @@ def _diff_text(found: dict[str, Any]) -> str:
 
 def _side(value: Any) -> str:
     return "-" if value is None else str(value)
-
-
-def audit(args: argparse.Namespace) -> int:
-    """Verify everything that the ledger promises; 1 when something is not as it was."""
-    from labassist.cli.output import emit
-    from labassist.ledger.audit import audit as verify
-    from labassist.workspace import Workspace
-
-    workspace = Workspace.find(args.workspace)
-    found = verify(workspace.ledger, workspace.root, args.run)
-    emit(found.document(), args.json, found.text)
-    return 0 if found.ok else 1

@@ -1,4 +1,4 @@
-"""Commands that keep the ledger itself: check and mend its files, drop old checkpoints."""
+"""Commands that keep the ledger itself: audit it, check and mend its files, drop old checkpoints."""
 
 from __future__ import annotations
 
@@ -12,6 +12,24 @@ if TYPE_CHECKING:
 def register(sub: Subparsers) -> None:
     """Add the commands of this group."""
     from labassist.cli.parsing import command
+
+    parser = command(
+        sub,
+        "audit",
+        audit,
+        help="verify the chain, the curves, the checkpoints and the code",
+        example="labassist audit\nlabassist audit --anchor -o ~/anchor.txt\nlabassist audit --anchor ~/anchor.txt",
+    )
+    parser.add_argument("run", nargs="?", metavar="RUN", help="only this run (default: all)")
+    parser.add_argument(
+        "--anchor",
+        nargs="?",
+        const="",
+        metavar="FILE|LINE",
+        help="print a line to be kept elsewhere; with one that was kept: is the ledger still the same up to it",
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", help="write the anchor there too")
+    parser.add_argument("--sign", metavar="KEY", help="sign what is written with this ssh key, as FILE.sig")
 
     parser = command(
         sub,
@@ -53,6 +71,38 @@ def register(sub: Subparsers) -> None:
         "--keep", action="append", default=[], metavar="RUN[:STEP]", help="this one; may be repeated"
     )
     parser.add_argument("--dry-run", action="store_true", help="say what would go, and drop nothing")
+
+
+def audit(args: argparse.Namespace) -> int:
+    """Verify everything that the ledger promises; 1 when something is not as it was."""
+    from pathlib import Path
+
+    from labassist.cli.output import emit, say
+    from labassist.errors import InputError
+    from labassist.ledger import anchor
+    from labassist.ledger.audit import audit as verify
+    from labassist.workspace import Workspace
+
+    if (args.output or args.sign) and args.anchor != "":
+        raise InputError("only a new anchor is written", where="-o", mend="give --anchor without a value")
+    if args.sign and not args.output:
+        raise InputError("there is no file to sign", where="--sign", mend="name it with -o FILE")
+    kept, signed = anchor.read(args.anchor) if args.anchor else (None, "")
+    workspace = Workspace.find(args.workspace)
+    found = verify(workspace.ledger, workspace.root, args.run, anchor=kept, take_anchor=args.anchor == "")
+    if signed:
+        say(f"note: {signed}")
+    if args.output and found.anchor is not None:
+        if not found.ok:
+            raise InputError(
+                "a ledger with problems is not anchored", where=str(workspace.ledger), mend="see audit"
+            )
+        anchor.write(
+            found.anchor, Path(args.output).expanduser(), Path(args.sign).expanduser() if args.sign else None
+        )
+        say(f"note: written to {args.output}; keep it where nobody can change both it and the ledger")
+    emit(found.document(), args.json, found.text)
+    return 0 if found.ok else 1
 
 
 def fsck(args: argparse.Namespace) -> int:

@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,64 +17,29 @@ import msgspec
 
 from labassist.errors import CheckpointError, CodeError, LedgerError
 from labassist.ledger import foreign, names, view
+from labassist.ledger.anchor import Anchor, is_in, take
+from labassist.ledger.audit_answer import Audit
 from labassist.ledger.entries import Entry, Head, decode_entry, decode_head, split, whole_lines
 from labassist.ledger.objects import Objects
 from labassist.ledger.problems import Problem
-from labassist.ledger.records import Mark, to_document, why_gone
+from labassist.ledger.records import Mark, why_gone
 from labassist.ledger.refs import needed
 from labassist.ledger.verify import verify
 from labassist.ledger.view import CHECKPOINTS, COURSE, RUNS, Tables
 from labassist.record.inspect import inspect, manifest_file
 
 
-@dataclass
-class Audit:
-    """What was checked and what was found."""
-
-    head: str = ""
-    records: int = 0
-    checked: dict[str, int] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
-    not_covered: list[str] = field(default_factory=list)
-    """Files that carry no promise, or not for all of their bytes; relative to the ledger folder."""
-
-    @property
-    def ok(self) -> bool:
-        """True when everything that was checked is as it was."""
-        return not self.problems
-
-    def document(self) -> dict[str, Any]:
-        """Return the JSON document of `audit --json`."""
-        return {
-            "ok": self.ok,
-            "head": self.head,
-            "records": self.records,
-            "checked": self.checked,
-            "problems": [to_document(problem) for problem in self.problems],
-            "not_covered": self.not_covered,
-        }
-
-    def text(self) -> str:
-        """Return the answer in lines for a person."""
-        counts = ", ".join(f"{count} {name}" for name, count in self.checked.items())
-        lines = [f"{'ok' if self.ok else 'NOT OK'}: {self.records} runs; checked {counts}"]
-        for problem in self.problems:
-            place = problem.path + (f" line {problem.line}" if problem.line else "")
-            lines.append(f"  {problem.code}: {place}: {problem.message}")
-        if self.not_covered:
-            lines.append("not covered (no promise was made about these):")
-            lines += [f"  {path}" for path in self.not_covered]
-        lines.append(f"head {self.head}")
-        return "\n".join(lines)
-
-    def count(self, name: str, by: int = 1) -> None:
-        """Count something as checked."""
-        self.checked[name] = self.checked.get(name, 0) + by
-
-
-def audit(folder: Path, workspace: Path, run: str | None = None) -> Audit:
+def audit(
+    folder: Path,
+    workspace: Path,
+    run: str | None = None,
+    *,
+    anchor: Anchor | None = None,
+    take_anchor: bool = False,
+) -> Audit:
     """Audit the ledger in `folder`, or only what belongs to one run (an id, prefix or @last).
 
+    `anchor` is one that was kept: the journal must still have its entry. `take_anchor` makes a new one.
     Nothing is written. Raises LedgerError when there is no ledger, InputError when there is no such run.
     """
     if not (folder / "journal.jsonl").exists() and not (folder / "head").exists():
@@ -85,6 +49,9 @@ def audit(folder: Path, workspace: Path, run: str | None = None) -> Audit:
     found.problems += verify(folder)
     found.count("journal entries", len(entries))
     found.head = entries[-1].hash if entries else ""
+    found.anchor = take(entries) if take_anchor else anchor
+    if anchor is not None:
+        _check_anchor(found, anchor, entries)
     found.records = len(tables.documents[RUNS])
     chosen = _chosen(tables, run)
     objects = Objects(folder / "objects")
@@ -111,6 +78,21 @@ def audit(folder: Path, workspace: Path, run: str | None = None) -> Audit:
             if path.is_file() and path not in seen and path.stat().st_size
         )
     return found
+
+
+def _check_anchor(found: Audit, anchor: Anchor, entries: list[Entry]) -> None:
+    """Hold an anchor that was kept elsewhere against the journal."""
+    found.count("anchors")
+    if not is_in(anchor, entries):
+        there = (
+            "another entry stands there"
+            if anchor.entries <= len(entries)
+            else f"only {len(entries)} are there"
+        )
+        message = (
+            f"the journal no longer has entry {anchor.entries} as it was anchored at {anchor.time}: {there}"
+        )
+        found.problems.append(Problem("anchor-missing", message, path="journal.jsonl", line=anchor.entries))
 
 
 def read_journal(folder: Path) -> tuple[list[Entry], Tables]:

@@ -1,0 +1,60 @@
+"""The answer of an audit: what was checked, what was found, and what no promise covers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from labassist.ledger.anchor import Anchor
+from labassist.ledger.problems import Problem
+from labassist.ledger.records import to_document
+
+
+@dataclass
+class Audit:
+    """What was checked and what was found."""
+
+    head: str = ""
+    records: int = 0
+    checked: dict[str, int] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    anchor: Anchor | None = None
+    """The one that was held against the journal, or that was made."""
+    not_covered: list[str] = field(default_factory=list)
+    """Files that carry no promise, or not for all of their bytes; relative to the ledger folder."""
+
+    @property
+    def ok(self) -> bool:
+        """True when everything that was checked is as it was."""
+        return not self.problems
+
+    def document(self) -> dict[str, Any]:
+        """Return the JSON document of `audit --json`."""
+        return {
+            "ok": self.ok,
+            "head": self.head,
+            "records": self.records,
+            "checked": self.checked,
+            "problems": [to_document(problem) for problem in self.problems],
+            "not_covered": self.not_covered,
+            "anchor": {**self.anchor._asdict(), "line": self.anchor.line} if self.anchor else None,
+        }
+
+    def text(self) -> str:
+        """Return the answer in lines for a person."""
+        counts = ", ".join(f"{count} {name}" for name, count in self.checked.items())
+        lines = [f"{'ok' if self.ok else 'NOT OK'}: {self.records} runs; checked {counts}"]
+        for problem in self.problems:
+            place = problem.path + (f" line {problem.line}" if problem.line else "")
+            lines.append(f"  {problem.code}: {place}: {problem.message}")
+        if self.not_covered:
+            lines.append("not covered (no promise was made about these):")
+            lines += [f"  {path}" for path in self.not_covered]
+        lines.append(f"head {self.head}")
+        if self.anchor:
+            lines.append(self.anchor.line)
+        return "\n".join(lines)
+
+    def count(self, name: str, by: int = 1) -> None:
+        """Count something as checked."""
+        self.checked[name] = self.checked.get(name, 0) + by
