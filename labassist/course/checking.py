@@ -66,7 +66,7 @@ def ask(course: Course, lab: Lab, step: Step, lint: bool = False) -> Answer:
         words = [str(course.workspace.root), lab.id, step.id, str(out), *(["--lint"] if lint else [])]
         with talk.open("wb") as said:
             process = subprocess.Popen(
-                [*python("checking"), *words],
+                [*python("course.checking"), *words],
                 cwd=course.workspace.root,
                 stdin=subprocess.DEVNULL,
                 stdout=said,

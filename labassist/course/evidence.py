@@ -27,7 +27,7 @@ from labassist.runs.jobs import load_job
 
 # -P keeps the working directory off the path; ours goes last, so that it is used only where labassist is not
 # importable anyway (a checkout run in place).
-START = "import sys; sys.path.append(sys.argv.pop(1)); from labassist.course.{} import main; sys.exit(main(sys.argv[1:]))"
+START = "import sys; sys.path.append(sys.argv.pop(1)); from labassist.{} import main; sys.exit(main(sys.argv[1:]))"
 
 
 class Missing(LabError):
@@ -156,7 +156,7 @@ class Evidence:
         with tempfile.TemporaryDirectory() as scratch:
             note = Path(scratch) / "note.json"
             done = subprocess.run(
-                [*python("program"), str(note), str(self._folder), str(script), *words[1:]],
+                [*python("course.program"), str(note), str(self._folder), str(script), *words[1:]],
                 cwd=self._course.workspace.root,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,

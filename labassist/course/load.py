@@ -40,6 +40,13 @@ class Course:
 
         Raises InputError when there is none, when several begin so, or when its files have a fault.
         """
+        found = self.named(name)
+        if found.problem:
+            raise InputError(found.problem)
+        return found
+
+    def named(self, name: str) -> Lab:
+        """Return the lab of this name, faulty or not. Raises InputError when there is none, or several."""
         ids = [lab.id for lab in self.labs]
         matches = [lab for lab in self.labs if name == lab.id] or [
             lab for lab in self.labs if name and lab.id.startswith(name)
@@ -53,8 +60,6 @@ class Course:
                 f"there is no lab {name!r}{did_you_mean(name, ids)}",
                 mend=f"labs here: {', '.join(ids) or 'none'}",
             )
-        if matches[0].problem:
-            raise InputError(matches[0].problem)
         return matches[0]
 
     def find(self, name: str) -> tuple[Lab, Step | None]:

@@ -87,7 +87,7 @@ def replays(ledger: Ledger, run: str) -> list[dict[str, Any]]:
 
 
 def _newest_first(ledger: Ledger, wanted: Callable[[Mapping[str, Any]], bool]) -> list[dict[str, Any]]:
-    found = ledger.runs.search(wanted)
+    found = ledger.runs.search(lambda value: wanted(value))
     return [dict(document) for document in sorted(found, key=lambda one: str(one["created"]), reverse=True)]
 
 

@@ -7,7 +7,7 @@ changed since, it is called stale.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
 from typing import Any
@@ -197,10 +197,28 @@ def how(lab: Lab, step: Step) -> str:
     if step.kind == "read":
         return f"you say so: labassist lab {short}/{step.id} --done"
     if step.kind == "predict":
-        return f"you have guessed: labassist lab {short}/{step.id} --predict {_choices(step)}"
+        return f"you have guessed: {how_to_guess(lab, step)}"
     if step.kind == "run" and step.check is None:
         return "a run with these values has finished"
     return f"its check passes: labassist check {short}/{step.id}"
+
+
+def how_to_guess(lab: Lab, step: Step) -> str:
+    """Return the command line that commits to a guess."""
+    return f"labassist lab {lab.id.split('-')[0]}/{step.id} --predict {_choices(step)}"
+
+
+def with_answer(one: StepStanding, answer: Answer) -> StepStanding:
+    """Return a standing with the verdict that was just given, where the ledger did not take it.
+
+    A step whose artefacts are not there yet shows what it lacks, which is not journalled.
+    """
+    if one.step.check is None:
+        return replace(one, measured=answer.measured or one.measured)
+    time = one.verdict.time if one.verdict else now()
+    verdict = Verdict(answer.ok, answer.criteria, answer.missing, time, False)
+    state: Standing = "done" if answer.ok else "open" if answer.missing else "failed"
+    return replace(one, standing=state, verdict=verdict, measured=answer.measured or one.measured)
 
 
 def locked(step: Step, marks: Marks) -> bool:
