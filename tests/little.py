@@ -68,6 +68,8 @@ for step in range(recorder.step + 1, steps + 1):
         loss = struct.unpack(">d", bytes.fromhex("fff8000000000123"))[0]
     recorder.record(step, loss=loss, batch=f"{seed:016x}", **({"val_loss": x * x + 1} if step % every == 0 else {}))
     time.sleep(pause)
+    if str(step) == os.environ.get("LITTLE_CRASH"):
+        sys.exit(7)
     if step % every == 0 or recorder.stop_requested:
         save(step)
     if recorder.stop_requested and step < steps:
@@ -82,6 +84,12 @@ def record(lab: Path, steps: int = 20, every: int = 5, *more: str, pause: float 
     write(lab)
     words = ["python", SCRIPT, str(steps), str(every), str(pause), *more]
     return answer("run", *options.pop("before", ()), "--", *words, cwd=lab, **options)
+
+
+def lineage(lab: Path, crash: int = 33) -> tuple[Any, Any]:
+    """Record a run of 60 steps that fails at step `crash`, and the one that goes on from its checkpoint."""
+    failed = record(lab, 60, 10, status=7, env={"LITTLE_CRASH": str(crash)})
+    return failed, answer("resume", failed["id"], cwd=lab)
 
 
 def write(lab: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from command import answer, labassist
 from tinydb import TinyDB
 
+from labassist.ledger.audit import audit
 from labassist.ledger.entries import chain
 from labassist.ledger.journal import Journal
 from labassist.ledger.store import Ledger
@@ -166,7 +167,7 @@ def test_what_follows_from_the_journal_is_mended_and_nothing_is_dropped(
     assert tree(ledger) == before  # looking changes nothing
     assert codes(lab, repair=True) == {code: True}
     assert codes(lab) == {}
-    assert answer("audit", cwd=lab)["ok"] is True
+    assert audit(ledger, lab).ok
     kept = set(tree(ledger).values())
     lost = [name for name, content in before.items() if content not in kept]
     # A line is cut off the journal and stands in a file of its own; what lagged behind is written over.
@@ -216,10 +217,10 @@ def test_a_damaged_journal_is_named_and_left_alone(
     path.write_bytes(b"".join(harm(path.read_bytes().splitlines(keepends=True))))
     (lab / "ledger" / "view.tmp").write_text("half")
     before = tree(lab / "ledger")
-    done = labassist("fsck", "--repair", cwd=lab, status=1)
-    assert code in done.stdout and "restore it from a copy" in done.stdout
+    text = fsck(lab / "ledger", repair=True).text()
+    assert "NOT OK" in text and code in text and "restore it from a copy" in text
     assert tree(lab / "ledger") == before
-    assert code in labassist("audit", cwd=lab, status=1).stdout
+    assert code in {problem.code for problem in audit(lab / "ledger", lab).problems}
 
 
 def test_what_is_gone_for_good_is_named(lab: Path) -> None:

@@ -69,7 +69,7 @@ def resume(
         notes.append("this ledger is a copy of another one, where that run may still be alive")
     origin, path = last_checkpoint(ledger, document, notes)
     if document["kind"] == "command":
-        plan = _command_plan(workspace, document, path, sets)
+        plan = _command_plan(workspace, document, path, sets, notes)
     else:
         plan = _job_plan(workspace, document, sets, notes)
     plan.note, plan.resumed_from, plan.resume_path, plan.drop = note, origin, path, list(drop)
@@ -99,13 +99,15 @@ def _job_plan(workspace: Workspace, document: dict[str, Any], sets: list[str], n
     )
 
 
-def _command_plan(workspace: Workspace, document: dict[str, Any], path: Path | None, sets: list[str]) -> Plan:
+def _command_plan(
+    workspace: Workspace, document: dict[str, Any], path: Path | None, sets: list[str], notes: list[str]
+) -> Plan:
     """Return the same command once more; its trainer reads in the order which checkpoint to go on from."""
     if sets:
         raise InputError("a command has no settings of ours", where="--set", mend="change its script")
     if path is None:
         raise InputError(
-            "this command left no complete checkpoint that labassist knows",
+            "; ".join(["this command left no complete checkpoint that labassist knows", *notes]),
             where=f"run {document['id']}",
             mend="start it again; a script with labassist.record.attach(trainer) can be resumed",
         )
