@@ -22,8 +22,7 @@ from labassist.ledger import curves
 from labassist.ledger.store import Ledger
 from labassist.record.inspect import folder_of, read_manifest
 from labassist.record.protocol import metrics_file
-from labassist.runs.config import parse_sets
-from labassist.runs.jobs import load_job
+from labassist.runs.jobs import load_job, resolve
 
 # -P keeps the working directory off the path; ours goes last, so that it is used only where labassist is not
 # importable anyway (a checkout run in place).
@@ -81,7 +80,7 @@ class Evidence:
                 raise Missing("no replay with a verdict yet", run=command)
             self._note(f"run {found[0]['id']}")
             return found[0]
-        profile, config = settings(self._course, step.run)
+        profile, config = settings(self._course, self._lab, step.run)
         found = self.runs(step.run.job, profile, **config)
         if not found:
             every = noted.runs_of(self._ledger, step.run.job, profile, config)
@@ -188,10 +187,21 @@ class Evidence:
             self.noted[name] = noted.digest(name, self._ledger, self._lab.id, self._lab.folder, self._folder)
 
 
-def settings(course: Course, run: JobRun) -> tuple[str, dict[str, Any]]:
-    """Return the profile and the values by which a run of this job is known to be the one that is asked for."""
+def settings(course: Course, lab: Lab, run: JobRun) -> tuple[str, dict[str, Any]]:
+    """Return the profile and the values by which a run of this job is known to be the one that is asked for.
+
+    The values are those that any run step of the lab sets for this job: a run with another rate is not the run
+    of a step that leaves the rate alone. Whatever else a learner changes is the learner's own.
+    """
     job = load_job(course.workspace, run.job)
-    return run.profile or job.default_profile, parse_sets(job.spec, run.sets)
+    resolved = resolve(job, run.profile, None, run.sets)
+    keys = {
+        word.partition("=")[0].strip()
+        for step in lab.steps
+        if step.run is not None and step.run.job == run.job
+        for word in step.run.sets
+    }
+    return resolved.profile, {key: value for key, value in resolved.flat.items() if key in keys}
 
 
 def python(module: str) -> list[str]:

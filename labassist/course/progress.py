@@ -246,7 +246,7 @@ def _step(course: Course, ledger: Ledger, lab: Lab, step: Step, marks: Marks) ->
             for name, digest in last["evidence"].items()
         )
         verdict = Verdict(last["ok"], _criteria(last), last["missing"], last["time"], stale)
-    fitting = _fitting(course, ledger, step)
+    fitting = _fitting(course, ledger, lab, step)
     newest = str(fitting[0]["id"]) if fitting else ""
     given = next((mark for mark in reversed(marks) if mark["kind"] == "guess"), None)
     return StepStanding(
@@ -275,12 +275,12 @@ def _standing(step: Step, marks: Marks, verdict: Verdict | None, fitting: Marks)
     return "done" if verdict.ok else "failed"
 
 
-def _fitting(course: Course, ledger: Ledger, step: Step) -> Marks:
+def _fitting(course: Course, ledger: Ledger, lab: Lab, step: Step) -> Marks:
     """Return the runs, in whatever state, that a step's job and values describe, newest first."""
     if step.run is None or step.run.command:
         return []
     try:
-        profile, config = settings(course, step.run)
+        profile, config = settings(course, lab, step.run)
     except InputError:
         # The learner's own job file has a fault, or lacks the key: `labassist run` names it.
         return []
@@ -295,7 +295,7 @@ def _measured_by(course: Course, ledger: Ledger, lab: Lab, step: Step, marks: Ma
     if measured is not None:
         return measured.source
     given = next((str(mark["time"]) for mark in reversed(mine) if mark["kind"] == "guess"), "")
-    for run in _fitting(course, ledger, step):
+    for run in _fitting(course, ledger, lab, step):
         if run["state"] == "finished" and str(run["created"]) >= given:
             return f"run {run['id']}"
     return ""
