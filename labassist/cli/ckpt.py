@@ -43,13 +43,20 @@ def register(sub: Subparsers) -> None:
         prove,
         help="run a job unbroken and interrupted, and say whether the resumed run is the same bit for bit",
         example="labassist ckpt prove 01-first-loop/train --profile tiny --at 50\n"
-        "labassist ckpt prove --kill -- python my_train.py",
+        "labassist ckpt prove --kill -- python my_train.py\n"
+        "labassist ckpt prove -- torchrun --standalone --nproc-per-node 2 my_train.py",
         takes_rest=True,
     )
     _run_options(parser)
     parser.add_argument(
-        "--kill", action="store_true", help="kill the trainer at that step, without a warning"
+        "--at",
+        type=int,
+        action="append",
+        default=[],
+        metavar="STEP",
+        help="step of an interruption; may be repeated, in rising order (default: once, half way)",
     )
+    parser.add_argument("--kill", action="store_true", help="kill the trainer there, without a warning")
 
     parser = command(
         inner,
@@ -59,6 +66,7 @@ def register(sub: Subparsers) -> None:
         example="labassist ckpt ablate 01-first-loop/train --profile tiny --drop optimizer --drop rng",
     )
     _run_options(parser)
+    parser.add_argument("--at", type=int, metavar="STEP", help="step of the interruption (default: half way)")
     parser.add_argument(
         "--drop",
         action="append",
@@ -71,7 +79,6 @@ def register(sub: Subparsers) -> None:
 def _run_options(parser: Parser) -> None:
     """Add what says which runs are made; the names and meanings are those of `labassist run`."""
     parser.add_argument("job", nargs="?", metavar="JOB", help="LAB/JOB, as 01-first-loop/train")
-    parser.add_argument("--at", type=int, metavar="STEP", help="step of the interruption (default: half way)")
     parser.add_argument("--profile", metavar="NAME", help="numbers to start from: tiny, laptop, gpu …")
     parser.add_argument("--config", metavar="FILE", help="a TOML file of overrides")
     parser.add_argument(
@@ -79,7 +86,7 @@ def _run_options(parser: Parser) -> None:
     )
     parser.add_argument("--seed", type=int, default=None, metavar="N", help="seed of every generator (1337)")
     parser.add_argument("--threads", type=int, metavar="N", help="CPU threads of the trainer")
-    parser.set_defaults(mode="exact", note="", out=[])
+    parser.set_defaults(mode="exact", note="", out=[], card="")
 
 
 def check(args: argparse.Namespace) -> int:
@@ -125,8 +132,9 @@ def _proved(document: dict[str, Any]) -> str:
     ]
     first = document["first_difference"]
     if first and "step" in first:
+        rank = f" of rank {first['rank']}" if "rank" in first else ""
         lines.append(
-            f"  first difference at step {first['step']}: {first['series']} {first['a']} / {first['b']}"
+            f"  first difference at step {first['step']}{rank}: {first['series']} {first['a']} / {first['b']}"
         )
     elif first:
         lines.append("  first difference: " + ", ".join(f"{key} {value}" for key, value in first.items()))
