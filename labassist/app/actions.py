@@ -1,4 +1,4 @@
-"""Every key of the app, once: bindings, the bottom line and the help page all come from here."""
+"""Every key of the app, once: bindings, the bottom line, the command list and the help page come from here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Action:
     """One thing a key does on some screens."""
 
     name: str
-    """The method `action_<name>` of the screen."""
+    """The method `action_<name>` of the screen, with its arguments if it takes any: `tab(2)`."""
     keys: str
     """As Textual names them, the one that is shown first."""
     label: str
@@ -20,35 +20,103 @@ class Action:
     help: str
     """For the help page: a sentence."""
     screens: tuple[str, ...]
+    listed: bool = True
+    """Whether the bottom line names it; what stands on the screen already need not."""
+
+    @property
+    def method(self) -> str:
+        """The name without arguments."""
+        return self.name.partition("(")[0]
 
 
-COURSE, RUN, LEDGER, HELP, CHOICE = "Course", "Run", "Ledger", "Help", "Choice"
-EVERYWHERE = (COURSE, RUN, LEDGER, HELP)
+COURSE, LAB, JOBS, CHOICE = "Course", "Lab", "Jobs", "Choice"
+RUN, LEDGER, COMPARE, AUDIT, MACHINE = "Run", "Ledger", "Compare", "Audit", "Machine"
+PLAN, RESUME, EXPERIMENT = "Plan", "Resume", "Experiment"
+WHERE, COMMANDS, HELP = "Where", "Commands", "Help"
+
+MAIN = (COURSE, LAB, JOBS, RUN, LEDGER, COMPARE, AUDIT, MACHINE, PLAN, RESUME, EXPERIMENT)
+"""The screens that one works on; the others lie over them for a moment."""
+
+_OVER = (LAB, COMPARE)
+"""Screens with a chart beside the part that takes the keys."""
+
+TABS = ("curves", "log", "config", "code", "lineage", "checkpoints")
 
 ACTIONS = (
-    Action(
-        "start",
-        "enter,r",
-        "run",
-        "Start a recorded run of the job; asks for its profile.",
-        (COURSE,),
-    ),
+    Action("open", "enter,o", "open", "Open the lab at its next step.", (COURSE,)),
+    Action("newest", "r", "open run", "Open the live run, or else the newest one.", (COURSE,)),
+    Action("jobs", "s", "start a job", "List the jobs; any can be started without a lab.", (COURSE, LAB)),
+    Action("start", "enter,r", "run", "Start a recorded run of the job; asks for its profile.", (JOBS,)),
     Action("choose", "enter", "start", "Start with the highlighted profile.", (CHOICE,)),
-    Action("newest", "o", "open run", "Open the live run, or else the newest one.", (COURSE,)),
+    Action("guess", "enter", "guess", "Commit your guess: a letter, or enter and type it.", (LAB,)),
+    Action("run_or_stop", "space", "run", "Start the step's run, or ask it for its end.", (LAB,)),
+    Action("check", "c", "check", "Check the step; again: give the check up.", (LAB,)),
+    Action("hint", "h", "hint", "Show the next hint; hints are counted.", (LAB,)),
+    Action("edit", "e", "edit", "Open your editor at the line; the app waits.", (LAB,)),
+    Action("next", "n", "next", "Go to the next step, when this one is done.", (LAB,)),
+    Action("previous", "p", "previous", "Go back to the step before.", (LAB,)),
+    Action("open", "o", "open run", "Open the step's run.", (LAB,)),
     Action("open", "enter,o", "open", "Open the highlighted run.", (LEDGER,)),
+    Action("mark", "space", "mark", "Mark the run; two marked ones can be compared.", (LEDGER,)),
+    Action("compare", "d", "compare", "What differs: the two marked, or marked and here.", (LEDGER,)),
+    Action("more", "right,plus", "more", "The next value of the highlighted setting.", (PLAN,)),
+    Action("less", "left,minus", "less", "The value before.", (PLAN,)),
+    Action("type", "enter", "type", "Type a value for the highlighted setting.", (PLAN,)),
+    Action("fit", "f", "make it fit", "Make the cheapest change that makes it fit.", (PLAN,)),
+    Action("finding", "enter", "finding", "Go to the findings; again: open the highlighted one.", (RESUME,)),
+    Action("prove", "p", "prove", "Run it unbroken and resumed; compare every bit.", (RESUME,)),
+    Action("ablate", "b", "ablate", "Resume without each of the six states in turn.", (RESUME,)),
+    Action("folder", "o", "other folder", "Type the path of a checkpoint from elsewhere.", (RESUME,)),
+    Action("check", "c", "check again", "Read the highlighted folder again.", (RESUME,)),
+    Action("again", "r", "again", "Make the runs of the experiment anew.", (EXPERIMENT,)),
     Action("stop", "s", "stop after checkpoint", "Ask the run for a checkpoint and its end.", (RUN,)),
-    Action("replay", "y", "replay", "Run the recorded code again and compare every bit.", (RUN,)),
-    Action("replay", "r,y", "replay", "Replay the highlighted run and compare every bit.", (LEDGER,)),
+    Action("replay", "r", "replay", "Run the recorded code again, compare every bit.", (RUN, LEDGER)),
+    Action("audit", "a", "audit", "Is all that was recorded of the run as it was?", (RUN, LEDGER)),
+    Action("note", "n", "note", "Keep a note with the run.", (RUN, LEDGER)),
     Action("find", "slash", "find", "Find runs: lr>1e-4 state=failed job~train, or a word.", (LEDGER,)),
-    Action("smooth", "a", "average", "Lay a moving average over the loss, or take it off.", (RUN,)),
-    Action("log_scale", "g", "log scale", "Draw the loss on a logarithmic scale, or a linear.", (RUN,)),
-    Action("ledger", "l", "ledger", "Open the ledger: every recorded run.", (COURSE, RUN)),
-    Action("help", "question_mark,f1", "help", "Show every key.", (COURSE, RUN, LEDGER)),
-    Action("back", "escape,q", "back", "Go back one screen.", (RUN, LEDGER, HELP, CHOICE)),
+    Action("sort", "s", "sort", "Sort by the next column: when, loss, steps, job …", (LEDGER,)),
+    *(
+        Action(f"tab({at})", str(at), name, f"Show the run's {name}.", (RUN,), listed=False)
+        for at, name in enumerate(TABS, 1)
+    ),
+    Action("read(-1, True)", "left", "earlier", "Read the curve's exact values further left.", _OVER, False),
+    Action("read(1, True)", "right", "later", "Further right; on past the newest: off.", _OVER, False),
+    Action("read(-1, False)", "comma", "step before", "Read them one step earlier.", _OVER, False),
+    Action("read(1, False)", "full_stop", "step after", "Read them one step later.", _OVER, False),
+    Action("series", "u", "next series", "Draw the next series: loss, grad norm, lr …", (RUN, COMPARE)),
+    Action("smooth", "v", "average", "Lay a moving average over the curve, or not.", (RUN, COMPARE)),
+    Action("log_scale", "g", "log scale", "A logarithmic scale, or a linear one.", (RUN, COMPARE)),
+    Action(
+        "copy", "y", "copy", "Copy the command, and keep it in a file.", (LAB, RUN, LEDGER, PLAN, EXPERIMENT)
+    ),
+    Action("plan", "p", "plan", "What a training needs, takes and costs.", (COURSE,)),
+    Action("checkpoints", "c", "checkpoints", "Is a resume from them exact?", (COURSE, RUN)),
+    Action("ledger", "l", "ledger", "Open the ledger: every recorded run.", (COURSE, LAB, JOBS, RUN)),
+    Action("machine", "m", "machine", "Each GPU and the host.", (COURSE, LAB, JOBS, RUN, LEDGER)),
+    Action("where", "w", "where from", "Where the numbers on this screen come from.", MAIN),
+    Action("commands", "colon,ctrl+p", "all", "Everything that can be done now, by name.", MAIN),
+    Action("help", "question_mark,f1", "help", "What the keys do, here and everywhere.", MAIN),
+    Action(
+        "back",
+        "escape,q",
+        "back",
+        "Go back one screen.",
+        (LAB, JOBS, CHOICE, RUN, LEDGER, COMPARE, AUDIT, MACHINE, PLAN, RESUME, EXPERIMENT, WHERE, HELP),
+    ),
+    Action("back", "escape", "back", "Leave the list; nothing is done.", (COMMANDS,)),
     Action("leave", "q", "quit", "Leave the app. Runs and replays go on.", (COURSE,)),
 )
 
-NAMES = {"slash": "/", "question_mark": "?", "escape": "esc", "enter": "enter"}
+NAMES = {
+    "slash": "/",
+    "question_mark": "?",
+    "escape": "esc",
+    "enter": "enter",
+    "space": "space",
+    "colon": ":",
+    "comma": ",",
+    "full_stop": ".",
+}
 
 
 def on(screen: str) -> list[Action]:

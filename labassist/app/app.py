@@ -10,8 +10,8 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Iterable
-from typing import ClassVar
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
 
 from textual import on
 from textual.app import App
@@ -19,9 +19,11 @@ from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.message import Message
 
-from labassist.app import messages
+from labassist.app import coursecache, messages
 from labassist.app.desk import Desk
 from labassist.app.driver import TerminalDriver, restore_terminal
+from labassist.app.experiments import Experiments
+from labassist.app.pace import NORMAL, SLOW, Pace
 from labassist.app.palette import THEME
 from labassist.app.screens.base import LabScreen
 from labassist.app.screens.course import CourseScreen
@@ -45,18 +47,26 @@ class LabApp(App[int], inherit_bindings=False):
         Binding("ctrl+z", "suspend_process", show=False, priority=True),
     ]
 
-    def __init__(self, workspace: Workspace, *, plain: bool = False) -> None:
-        """`plain`: draw with ASCII characters only."""
+    def __init__(self, workspace: Workspace, *, plain: bool = False, slow: bool = False) -> None:
+        """`plain`: draw with ASCII characters only. `slow`: few frames, for a slow link."""
         super().__init__(driver_class=TerminalDriver)
         self.workspace = workspace
         self.plain = plain
+        self.slow = slow
+        self.pace: Pace = SLOW if slow else NORMAL
+        self.animation_level = "none"
         self.signs: Signs = signs(plain)
-        self.desk = Desk(workspace, self.post_message)
+        self.desk = Desk(workspace, self.post_message, self.pace)
+        self.experiments = Experiments(workspace.root, self.post_message)
         self.runs: messages.RunsChanged | None = None
         """What the ledger holds; None until it has been read."""
         self.machine: messages.MachineSampled | None = None
         self.replays: dict[str, messages.ReplayMoved] = {}
         """The newest word of each replay that this app started."""
+        self.course: Mapping[str, Any] | None = None
+        """What `labs --json` answered last; None until it has."""
+        self.lang = "zh" if language().startswith("zh") and not plain else "en"
+        """Language of the labs' texts, where they have it."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self.farewell = ""
         """Printed when the screen is left."""
@@ -81,6 +91,7 @@ class LabApp(App[int], inherit_bindings=False):
         gc.enable()
         gc.freeze()  # what is loaded now stays: later collections need not look at it
         self.desk.start()
+        self.read_course()
 
     def leave_for(self, number: int) -> None:
         """End after a signal, with the status that a shell gives it. May be called on any thread."""
@@ -112,11 +123,57 @@ class LabApp(App[int], inherit_bindings=False):
         """Paint all of the screen again after `fg`."""
         self.screen.refresh(layout=True)
 
+    # --- what screens ask for
+
+    def read_course(self) -> None:
+        """Ask for the labs and the progress, which come as the answer `labs`."""
+        self.desk.errands.ask("labs", "labs")
+
+    def replay(self, run: str) -> None:
+        """Start a replay."""
+        self.replays[run] = messages.ReplayMoved(run, "starting")
+        self.desk.replay(run)
+
+    def keep_note(self, run: str, text: str) -> None:
+        """Keep a note with a run; the answer has the key `note`."""
+        self.desk.errands.ask("note", "note", run, f" {text}")  # a dash at its start is no option
+
+    def open_run(self, run: str) -> None:
+        """Show a run."""
+        from labassist.app.screens.run import RunScreen
+
+        self.push_screen(RunScreen(run))
+
+    def open_lab(self, lab: str) -> None:
+        """Show a lab at its next step."""
+        from labassist.app.screens.lab import StepScreen
+
+        self.push_screen(StepScreen(lab))
+
+    def lab_names(self) -> dict[str, str]:
+        """Return each lab's id and its number with its title."""
+        labs = self.course["labs"] if self.course else ()
+        return {lab["id"]: f"{lab['id'][:2]} {lab['title']}" for lab in labs if not lab["problem"]}
+
+    def go_home(self) -> None:
+        """Go back to the course."""
+        while len(self.lab_screens()) > 1:
+            self.pop_screen()
+
     # --- what the desk says: kept here, shown by whatever screen is in front
 
     def lab_screens(self) -> list[LabScreen]:
         """Return the open screens, the one in front last."""
         return [screen for screen in self.screen_stack if isinstance(screen, LabScreen)]
+
+    def show(self, kind: type[LabScreen]) -> None:
+        """Open a screen of this kind, or go back to it where one is open already."""
+        open_ones = [screen for screen in self.screen_stack if isinstance(screen, kind)]
+        if not open_ones:
+            self.push_screen(kind())
+            return
+        while self.screen is not open_ones[-1]:
+            self.pop_screen()
 
     def follow(self, afresh: Iterable[str] = ()) -> None:
         """Have the desk follow the runs that the open screens show, and tell those `afresh` from the beginning."""
@@ -142,11 +199,25 @@ class LabApp(App[int], inherit_bindings=False):
         self._tell(message)
 
     def on_run_started(self, message: messages.RunStarted) -> None:
-        """Open the run that was asked for."""
-        from labassist.app.screens.run import RunScreen
+        """Tell the screen that asked, wherever it is; a list of jobs opens the run."""
+        for screen in reversed(self.lab_screens()):
+            if screen.started(message.run):
+                return
 
+    def on_answered(self, message: messages.Answered) -> None:
+        """Keep what the course answered; pass all answers on to the screens, in front or not."""
+        if message.key == "labs" and message.document:
+            self.course = message.document
+            coursecache.keep(self.workspace.root, message.document)
         self._tell(message)
-        self.push_screen(RunScreen(message.run))
+
+    def on_run_gone(self, message: messages.RunGone) -> None:
+        """Pass on to the screen that shows it."""
+        self._tell(message)
+
+    def on_run_detail(self, message: messages.RunDetail) -> None:
+        """Pass on to the screen that asked."""
+        self._tell(message)
 
     def on_run_grew(self, message: messages.RunGrew) -> None:
         """Pass on to the screen that watches."""
@@ -156,6 +227,20 @@ class LabApp(App[int], inherit_bindings=False):
         """Pass on to the screen that searched."""
         self._tell(message)
 
+    def on_checkpoints_read(self, message: messages.CheckpointsRead) -> None:
+        """Pass on to the screen that asked."""
+        self._tell(message)
+
+    def on_experiment_moved(self, message: messages.ExperimentMoved) -> None:
+        """Pass on to the screens that show it."""
+        self._tell(message)
+
     def on_notice(self, message: messages.Notice) -> None:
         """Show one line."""
         self._tell(message)
+
+
+def language() -> str:
+    """Return the language that the environment asks for, as `zh_CN.UTF-8`."""
+    names = ("LC_ALL", "LC_MESSAGES", "LANG")
+    return next((os.environ[name] for name in names if os.environ.get(name)), "")

@@ -86,6 +86,17 @@ class Canvas:
         else:
             self._over[0, cell] = ("!", "mark")
 
+    def cross(self, column: int) -> None:
+        """Draw a vertical line through a column of dots; a cell that shows something keeps it, and its kind tells."""
+        cell = column // self._across
+        for line in range(self._rows):
+            if (line, cell) in self._over:
+                self._over[line, cell] = (self._over[line, cell][0], "cursor")
+            elif self._dots[line][cell]:
+                self._kinds[line][cell] = "cursor"
+            else:
+                self._over[line, cell] = ("|" if self._plain else "│", "cursor")
+
     def rows(self, left: str, middle: str, right: str) -> list[list[tuple[str, str]]]:
         """Return the finished cells; the three texts stand on the axis."""
         finished = []

@@ -15,7 +15,7 @@ from labassist.app.canvas import Canvas
 from labassist.app.scale import Scale, linear, logarithmic
 
 Rows = list[list[tuple[str, str]]]
-"""For each row its cells, each a character and a kind: `axis`, `mark`, `smooth`, `series0`, `series1` …"""
+"""For each row its cells, each a character and a kind: `axis`, `mark`, `smooth`, `cursor`, `series0` …"""
 
 
 class Span(NamedTuple):
@@ -63,6 +63,8 @@ class Chart:
         self.total = total
         self.log = log
         self.smoothed = smoothed
+        self.cursor: float | None = None
+        """The x at which a vertical line stands; None: there is none."""
         self.x_name = x_name
         self._smoothing = smoothing
         self._series: dict[str, Series] = {}
@@ -97,6 +99,17 @@ class Chart:
         """Return the exact value at `x`, or None where that point is not kept (or never was)."""
         kept = self._series.get(series)
         return kept.at(x) if kept else None
+
+    @property
+    def names(self) -> list[str]:
+        """The series, in the order in which they came."""
+        return list(self._series)
+
+    @property
+    def cell(self) -> float:
+        """How much of x a cell is wide, as it was painted last."""
+        self._paint()
+        return self._limit / max(1, self._canvas.width - 1)
 
     @property
     def last(self) -> float:
@@ -172,6 +185,7 @@ class Chart:
             self.total,
             self.log,
             self.smoothed,
+            self.cursor,
             self.x_name,
         )
         if self._painted is None or self._painted[0] != key:
@@ -204,6 +218,8 @@ class Chart:
                     canvas.lay(column.at, canvas.row(scale.share(column.smooth)), self._smooth_word[0])
         for column in (column for columns in drawn for column in columns if column.bad):
             canvas.mark(column.at)
+        if self.cursor is not None:
+            canvas.cross(_dot(min(self.cursor, self._limit), self._limit, canvas.dots))
         left, right = "0", number(self._limit)
         return canvas.rows(left, middle, right)
 

@@ -16,6 +16,8 @@ from textual.message import Message
 
 from labassist.app import messages
 from labassist.app.command import CommandFailed, Replay, ask
+from labassist.app.errands import Errands
+from labassist.app.pace import NORMAL, Pace
 from labassist.errors import InputError, LabError
 from labassist.workspace import Workspace
 
@@ -23,18 +25,15 @@ if TYPE_CHECKING:
     from labassist.app.watch import RunWatch
     from labassist.ledger.store import Ledger
 
-TICK_S = 0.5
-"""Seconds between two looks at the files."""
-
-MACHINE_S = 0.9
-"""Seconds between two looks at the machine, less than two ticks: a number that jumps faster cannot be read."""
-
 
 class Desk:
     """Posts what changes. Only `post` crosses into the app's thread."""
 
-    def __init__(self, workspace: Workspace, post: Callable[[Message], object]) -> None:
+    def __init__(self, workspace: Workspace, post: Callable[[Message], object], pace: Pace = NORMAL) -> None:
         self.workspace = workspace
+        self._pace = pace
+        self.errands = Errands(workspace.root, post)
+        """Commands whose answer a screen waits for."""
         self._post = post
         self._asked: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._ledger: Ledger | None = None
@@ -68,9 +67,17 @@ class Desk:
         """Answer with `Found`."""
         self._asked.put(lambda: self._find(text))
 
-    def begin(self, job: str, profile: str) -> None:
-        """Start a run; answers with `RunStarted` or a notice."""
-        self._aside(lambda: self._begin(job, profile))
+    def checkpoints(self) -> None:
+        """Answer with `CheckpointsRead`."""
+        self._asked.put(self._checkpoints)
+
+    def detail(self, run: str) -> None:
+        """Answer with `RunDetail`."""
+        self._asked.put(lambda: self._detail(run))
+
+    def begin(self, *words: str) -> None:
+        """Start a run by the words of its command, as `run JOB --profile tiny`; answers with `RunStarted` or a notice."""
+        self._aside(lambda: self._begin(words))
 
     def replay(self, run: str) -> None:
         """Start a replay; answers with `ReplayMoved` until it has ended. One at a time for a run."""
@@ -89,7 +96,7 @@ class Desk:
                 wait = max(0.0, due - time.monotonic())
                 asked = self._asked.get(timeout=wait)
             except queue.Empty:
-                due = time.monotonic() + TICK_S
+                due = time.monotonic() + self._pace.look
                 self._guarded(self._tick)
                 continue
             if asked is None:
@@ -115,7 +122,7 @@ class Desk:
         self._look(ledger)
         self._poll_watched()
         self._poll_replays()
-        if time.monotonic() - self._sampled > MACHINE_S:
+        if time.monotonic() - self._sampled > self._pace.machine:
             self._sampled = time.monotonic()
             self._sample()
 
@@ -193,8 +200,18 @@ class Desk:
         except InputError as error:
             self._post(messages.Found(text, [], str(error)))
 
-    def _begin(self, job: str, profile: str) -> None:
-        document = ask(self.workspace.root, "run", job, "--profile", profile, "--detach")
+    def _checkpoints(self) -> None:
+        from labassist.app.checkpoints import read_checkpoints
+
+        self._post(read_checkpoints(self._open()))
+
+    def _detail(self, run: str) -> None:
+        from labassist.app.detail import read_detail
+
+        self._post(read_detail(self._open(), self._runs, run))
+
+    def _begin(self, words: Sequence[str]) -> None:
+        document = ask(self.workspace.root, words[0], "--detach", *words[1:])
         self._post(messages.RunStarted(document["id"]))
 
     def _replay(self, run: str) -> None:

@@ -24,8 +24,8 @@ class Health:
         self._trail: list[float] = []
         self._stride = 1
         self._bad: tuple[int, str] | None = None
-        self._norms = 0
-        self._clipped = 0
+        self.norms = 0
+        self.clipped = 0
         self._best: tuple[float, int] | None = None
         self._latest: tuple[float, int] | None = None
 
@@ -35,8 +35,8 @@ class Health:
         if isinstance(loss, float):
             self._loss(row["step"], loss)
         if isinstance(norm, float) and isinstance(clip, int | float):
-            self._norms += 1
-            self._clipped += norm > clip
+            self.norms += 1
+            self.clipped += norm > clip
         if isinstance(held_out, float) and math.isfinite(held_out):
             self._latest = (held_out, row["step"])
             self._best = min(self._best or self._latest, self._latest)
@@ -53,8 +53,8 @@ class Health:
         else:
             first = self._trend(marks)
         second: Line = []
-        if self._norms:
-            second.append((f"clipped {100 * self._clipped / self._norms:.0f}% of steps", "plain"))
+        if self.norms:
+            second.append((f"clipped {100 * self.clipped / self.norms:.0f}% of steps", "plain"))
         if self._latest and self._best:
             text = f"held-out loss {value(self._latest[0])} (step {self._latest[1]:,})"
             text += (

@@ -11,6 +11,7 @@ from textual.message import Message
 from labassist.app.words import Line
 
 if TYPE_CHECKING:
+    from labassist.app.checkpoints import Place
     from labassist.machine.readings import MachineSample
 
 Document = Mapping[str, Any]
@@ -61,6 +62,45 @@ class RunGrew(Message):
 
 
 @dataclass
+class RunGone(Message):
+    """A watched run is not there any more: somebody took its record or its folder away."""
+
+    run: str
+    what: str
+    """What is missing, in words."""
+
+
+@dataclass
+class RunDetail(Message):
+    """What of a run is read only when somebody asks for it."""
+
+    run: str
+    checkpoints: list[dict[str, Any]]
+    """Its checkpoint documents by step, each with its absolute `folder`."""
+    lineage: Sequence[Document]
+    """The runs that it came from and those that went on from it, oldest first, itself among them."""
+    replays: Sequence[Document]
+    patch: str
+    """Its uncommitted change as text; empty: none."""
+    extra: Sequence[Document]
+    """Untracked files kept with it: `Kept` as documents."""
+    problems: list[str]
+    """What could not be read, in words."""
+
+
+@dataclass
+class Answered(Message):
+    """A labassist command that a screen asked for has ended."""
+
+    key: str
+    """The name that the screen gave it."""
+    document: Any
+    """What it printed with --json; None where it failed."""
+    problem: str = ""
+    """Why there is no answer, in one line."""
+
+
+@dataclass
 class MachineSampled(Message):
     """One look at the machine."""
 
@@ -84,6 +124,26 @@ class ReplayMoved(Message):
     """In words, while it goes on."""
     answer: Document | None = None
     """What `replay --json` printed at its end."""
+    problem: str = ""
+    """Why it ended without an answer."""
+
+
+@dataclass
+class CheckpointsRead(Message):
+    """Every checkpoint that the ledger knows and that is there."""
+
+    places: Sequence[Place]
+
+
+@dataclass
+class ExperimentMoved(Message):
+    """A `ckpt prove` or `ckpt ablate` that this app started has gone further, or ended."""
+
+    name: str
+    phase: str
+    """In words, while it goes on."""
+    answer: Document | None = None
+    """What it printed at its end."""
     problem: str = ""
     """Why it ended without an answer."""
 

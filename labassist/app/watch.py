@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labassist.app.messages import RunGrew
+from labassist.app.messages import RunGone, RunGrew
 from labassist.app.words import moment
 from labassist.runs.logs import inert
 
@@ -75,10 +75,16 @@ class RunWatch:
         self._log = LogEnd(self._folder / "log.txt")
         self._told: tuple[Any, str] = (None, "")
         self._last_t = 0.0
+        self._missing = ""
 
-    def poll(self) -> Iterator[RunGrew]:
+    def poll(self) -> Iterator[RunGrew | RunGone]:
         """Yield at most a few messages. Raises LedgerError when a file of the run cannot be read."""
         document = self._ledger.run(self._run)
+        missing = "its record" if document is None else "" if self._folder.is_dir() else "its folder"
+        if missing != self._missing:
+            self._missing = missing
+            if missing:
+                yield RunGone(self._run, missing)
         if document is None:
             return
         life = self._life(document)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from textual.app import ComposeResult
@@ -12,6 +12,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 
 from labassist.app import actions, messages
+from labassist.app.where import Source
 from labassist.app.widgets.lines import Lines, fitted, folded
 from labassist.app.words import Line
 
@@ -30,12 +31,12 @@ class LabScreen(Screen[Any]):
     watching: Sequence[str] = ()
     """Runs that the desk follows while this screen is open."""
 
-    AUTO_FOCUS = "Rows"
+    AUTO_FOCUS: ClassVar[str] = "Rows"
 
     def __init__(self) -> None:
         super().__init__()
         self._laid_out = False
-        self._missed: list[messages.RunGrew] = []
+        self._missed: list[Message] = []
         # From the start, or the first resize would style every widget a second time.
         width, height = self.app.size
         self.add_class(
@@ -69,6 +70,10 @@ class LabScreen(Screen[Any]):
         """Return the parts of the title, the most important first."""
         raise NotImplementedError
 
+    def sources(self) -> list[Source]:
+        """Return where the numbers on this screen come from, for `w`."""
+        return []
+
     def can(self, action: str) -> bool:  # noqa: ARG002 - what the screens decide by
         """Say whether an action makes sense now; the bottom line shows only those."""
         return True
@@ -85,12 +90,15 @@ class LabScreen(Screen[Any]):
             [("too small for labassist:", "plain")],
             [("it needs 40 by 10 cells", "plain")],
         )
+        if self.lab.slow:
+            for chart in self.query("ChartView"):
+                chart.wait = self.lab.pace.chart  # type: ignore[attr-defined]
 
     def tell(self, message: Message) -> None:
         """Hear now, or when this screen is in front again: Textual would repaint all for a screen behind."""
         if self.app.screen is self and self._stands():
             self.hear(message)
-        elif isinstance(message, messages.RunGrew):
+        elif isinstance(message, (messages.RunGrew, messages.RunGone, messages.Answered)):
             self._missed.append(message)  # a curve must not miss points while the help is read
 
     def _stands(self) -> bool:
@@ -110,6 +118,24 @@ class LabScreen(Screen[Any]):
     def catch_up(self) -> None:
         """Show what the app knows now."""
 
+    def started(self, run: str) -> bool:  # noqa: ARG002 - for the screens that start runs
+        """Take the run that this screen asked for; False where it asked for none."""
+        return False
+
+    def on_prompt_closed(self) -> None:
+        """Give the keys back to the screen."""
+        self.focus_main()
+        self.refresh_lines()
+
+    def focus_main(self) -> None:
+        """Give the keys to the part of this screen that one works with."""
+        found = self.query(self.AUTO_FOCUS)
+        self.set_focus(found.first(Widget) if found else None)
+
+    def on_descendant_focus(self) -> None:
+        """Show the keys of what is typed into now."""
+        self.refresh_lines()
+
     def on_resize(self) -> None:
         """Fit title and keys to the width."""
         self.call_after_refresh(self.refresh_lines)
@@ -122,6 +148,10 @@ class LabScreen(Screen[Any]):
         widget = self.lines("#notice")
         widget.styles.height = max(1, len(lines))
         widget.show(*lines)
+
+    def answered(self, message: messages.Answered, well: str) -> None:
+        """Say how a command ended: `well`, or why it could not be done."""
+        self.notice([("! ", "bad"), (message.problem, "plain")] if message.problem else [(well, "plain")])
 
     def lines(self, selector: str) -> Lines:
         """Return one of this screen's text widgets."""
@@ -136,20 +166,39 @@ class LabScreen(Screen[Any]):
 
     def key_line(self, width: int) -> Line:
         """Return the keys that work now; the last two (help and the way out) always have room."""
+        if self.typing:
+            taking: list[Line] = [[("enter", "key"), (f" {self.typing}", "plain")]]
+            return fitted([*taking, [("esc", "key"), (" leave the line", "plain")]], width, "   ")
         parts: list[Line] = [
-            [(actions.keys(action)[0], "key"), (f" {action.label}", "plain")]
+            [(self.key_names(action), "key"), (f" {self.label(action)}", "plain")]
             for action in actions.on(self.NAME)
-            if self.can(action.name)
+            if action.listed and self.can(action.method)
         ]
         last = parts[-2:]
         kept = sum(len(text) for part in last for text, _ in part) + 3 * len(last)
         first = fitted(parts[:-2], width - kept, "   ")
         return fitted([first, *last] if first else last, width, "   ")
 
+    @property
+    def typing(self) -> str:
+        """What enter does to the line that is typed now; empty while none is."""
+        shown = self.query("#prompt.-shown")
+        return str(shown.first().purpose) if shown else ""  # type: ignore[attr-defined]
+
+    def key_names(self, action: actions.Action) -> str:
+        """Return the keys that the bottom line names for an action."""
+        return actions.keys(action)[0]
+
+    def label(self, action: actions.Action) -> str:
+        """Return what an action is called now."""
+        return action.label
+
     def check_action(self, action: str, parameters: Parameters) -> bool | None:  # noqa: ARG002
         """Let only those actions run that the bottom line offers."""
-        known = any(one.name == action for one in actions.on(self.NAME))
+        known = any(one.method == action for one in actions.on(self.NAME))
         return self.can(action) if known else True
+
+    # --- what the keys do on every screen
 
     def action_back(self) -> None:
         """Go back one screen."""
@@ -159,16 +208,63 @@ class LabScreen(Screen[Any]):
         """Show every key."""
         from labassist.app.screens.help import HelpScreen
 
-        self.app.push_screen(HelpScreen())
+        self.app.push_screen(HelpScreen(self.NAME, self.focused))
 
     def action_ledger(self) -> None:
         """Open the ledger, or go back to it where it is open behind this screen."""
         from labassist.app.screens.ledger import LedgerScreen
 
-        if any(isinstance(screen, LedgerScreen) for screen in self.app.screen_stack):
-            self.dismiss(None)
-        else:
-            self.app.push_screen(LedgerScreen())
+        self.lab.show(LedgerScreen)
+
+    def action_plan(self) -> None:
+        """Open the planner."""
+        from labassist.app.screens.plan import PlanScreen
+
+        self.lab.show(PlanScreen)
+
+    def action_checkpoints(self) -> None:
+        """Open the checkpoints, at those of the run that is shown."""
+        from labassist.app.screens.resume import ResumeScreen
+
+        self.app.push_screen(ResumeScreen(getattr(self, "run", "")))
+
+    def action_machine(self) -> None:
+        """Open the machine's screen."""
+        from labassist.app.screens.machine import MachineScreen
+
+        self.lab.show(MachineScreen)
+
+    def action_jobs(self) -> None:
+        """Open the list of jobs."""
+        from labassist.app.screens.jobs import JobsScreen
+
+        self.lab.show(JobsScreen)
+
+    def action_read(self, way: int, by_cell: bool) -> None:
+        """Move the cursor on this screen's chart."""
+        self.query_one("ChartView").action_read(way, by_cell)  # type: ignore[attr-defined]
+
+    def action_where(self) -> None:
+        """Say where the numbers come from."""
+        from labassist.app.screens.where import WhereScreen
+
+        self.app.push_screen(WhereScreen(self.NAME, self.sources()))
+
+    def action_commands(self) -> None:
+        """List all that can be done now, and do what is chosen."""
+        from labassist.app.screens.commands import CommandsScreen, commands
+
+        def chosen(do: Callable[[], object] | None) -> None:
+            if do is not None:
+                self.call_later(do)
+
+        self.app.push_screen(CommandsScreen(commands(self)), chosen)
+
+    def copy(self, text: str) -> None:
+        """Copy a text to the terminal's clipboard, and keep it in a file."""
+        from labassist.app.clip import copy
+
+        self.notice([("copied; also in ", "plain"), (str(copy(self.lab, text)), "strong")])
 
     def action_leave(self) -> None:
         """Leave the app."""

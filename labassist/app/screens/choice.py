@@ -18,6 +18,9 @@ from labassist.runs.jobs import Job
 SMALLEST = "tiny"
 """The profile that proves in seconds that everything works: offered first until a run has finished."""
 
+GPU = ("device", "cuda")
+"""The number of a job's profile that says it needs a GPU."""
+
 SHOWN = ("steps", "batch", "context", "model.d_model", "model.layers")
 """Numbers that tell profiles apart at a glance."""
 
@@ -50,17 +53,44 @@ class ChoiceScreen(LabScreen):
         wanted = SMALLEST if self._first and SMALLEST in profiles else self.job.default_profile
         self.query_one(Rows).show(profiles, profiles.index(wanted))
 
+    def can(self, action: str) -> bool:
+        """Start only what this machine can run."""
+        return action != "choose" or not self._lacks(self.query_one(Rows).here)
+
+    def _lacks(self, profile: str) -> str:
+        """Return why a profile cannot run here; empty where it can, or where nobody has looked yet."""
+        seen = self.lab.machine
+        name, value = GPU
+        if self._numbers(profile).get(name) != value or seen is None or seen.sample.gpus:
+            return ""
+        return f"needs a GPU: {seen.sample.no_gpu}"
+
+    def _numbers(self, profile: str) -> dict[str, Any]:
+        return {**self.job.spec.defaults, **self.job.spec.profiles.get(profile, {})}
+
+    @on(Rows.Moved)
+    def _moved(self) -> None:
+        self.refresh_lines()
+
     def title_line(self) -> list[Line]:
         """Return what is about to be started."""
         return [[("Start ", "plain"), (self.job.name, "strong")], [("with which numbers?", "plain")]]
 
     @on(Rows.Chosen)
     def action_choose(self) -> None:
-        """Hand the highlighted profile back."""
-        self.dismiss(self.query_one(Rows).here)
+        """Hand the highlighted profile back, or say what it lacks."""
+        profile = self.query_one(Rows).here
+        lacks = self._lacks(profile)
+        if lacks:
+            self.notice([(f"{self.lab.signs.alarm} {profile} {lacks}", "warn")])
+        else:
+            self.dismiss(profile)
 
     def _cells(self, profile: str) -> list[Piece]:
-        numbers = {**self.job.spec.defaults, **self.job.spec.profiles.get(profile, {})}
+        lacks = self._lacks(profile)
+        if lacks:
+            return [(profile, "dim"), (f"{self.lab.signs.no} {lacks}", "dim")]
+        numbers = self._numbers(profile)
         parts = [
             f"{name.rpartition('.')[2]} {words.value(numbers[name]) if not isinstance(numbers[name], str) else numbers[name]}"
             for name in SHOWN

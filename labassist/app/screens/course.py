@@ -1,9 +1,8 @@
-"""The first screen: the labs' jobs, what has been done with them, and what runs now."""
+"""The first screen: the labs, how far one is, what to do next, and what runs now."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,51 +10,42 @@ from textual import on
 from textual.message import Message
 from textual.widget import Widget
 
-from labassist.app import messages, words
+from labassist.app import actions, coursecache, messages, words
 from labassist.app.actions import COURSE
+from labassist.app.coursefacts import (
+    GREETING,
+    course_sources,
+    course_title,
+    lab_sign,
+    lab_time,
+    next_step,
+)
 from labassist.app.screens.base import LabScreen
+from labassist.app.where import Source
 from labassist.app.widgets.lines import Lines, fitted, folded
 from labassist.app.widgets.rows import Column, Rows
 from labassist.app.words import Line, Piece
-from labassist.errors import InputError
-from labassist.runs.jobs import Job, list_jobs, load_job
-
-FIRST_START = (
-    "Welcome. A run trains a small model and records all that made it what it is.",
-    "Enter starts the first one, some seconds on one core. Then replay it by y.",
-)
 
 COLUMNS = (
-    Column("lab/job", 0),
-    Column("what it does", 56, wide=True),
-    Column("runs", 6, right=True),
-    Column("last loss", 9, right=True),
-    Column("replayed", 12),
+    Column("wk", 5),
+    Column("lab", 0),
+    Column("what it is about", 60, wide=True),
+    Column("needs", 19),
+    Column("done", 5, right=True),
+    Column("time", 6, right=True),
 )
-
-
-@dataclass
-class Row:
-    """A job and what the ledger says of it."""
-
-    name: str
-    job: Job | None
-    problem: str = ""
-    runs: list[Mapping[str, Any]] = field(default_factory=list)
-    """Finished originals, oldest first."""
-    live: list[str] = field(default_factory=list)
-    verdict: str = ""
 
 
 class CourseScreen(LabScreen):
-    """Lists jobs; starts one; shows what is live."""
+    """Lists labs; opens one; shows what is live."""
 
     NAME = COURSE
 
     def __init__(self) -> None:
         super().__init__()
-        self._rows: list[Row] = []
-        self._starting = ""
+        self._moved_here = False
+        self._over = -1
+        """Runs that had ended when the progress was asked for last."""
 
     @property
     def watching(self) -> list[str]:  # type: ignore[override]
@@ -64,51 +54,66 @@ class CourseScreen(LabScreen):
         return [live] if live else []
 
     def body(self) -> Iterable[Widget]:
-        """Return the list of jobs, the first start's greeting, and the live run's line."""
+        """Return the list of labs, what is said of the highlighted one, and the lines of what lives."""
         yield Rows(
-            COLUMNS,
-            self._cells,
-            cursor_sign=self.lab.signs.cursor,
-            empty="no jobs here: labs/*/jobs.toml has none",
-            id="jobs",
+            COLUMNS, self._cells, cursor_sign=self.lab.signs.cursor, empty="reading the labs …", id="labs"
         )
-        yield Lines(id="about")
+        yield Lines(id="about", classes="line")
         yield Lines(id="live")
         yield Lines(id="machine")
 
     def on_mount(self) -> None:
-        """Read the jobs: small files, wanted in the first frame."""
+        """Show the labs as they were last time: they are wanted in the first frame."""
         super().on_mount()
-        self._rows = read_jobs(self.lab.workspace)
+        if self.lab.course is None:
+            self.lab.course = coursecache.read(self.lab.workspace.root)
         self.catch_up()
 
     def title_line(self) -> list[Line]:
-        """Return the workspace and how much has been recorded."""
-        runs = self.lab.runs
+        """Return the workspace and how far one is."""
         parts: list[Line] = [[("labassist", "strong")]]
-        if runs is not None:
-            parts.append([(_count(len(runs.runs), "run"), "plain")])
-            if runs.readonly:
+        if self.lab.course is not None:
+            parts += course_title(self.lab.course)
+        if self.lab.runs is not None:
+            count = len(self.lab.runs.runs)
+            parts.append([(f"{count:,} run{'' if count == 1 else 's'}", "plain")])
+            if self.lab.runs.readonly:
                 parts.append([(f"{self.lab.signs.alarm} read-only: nothing is written", "warn")])
         room = self.size.width - 4 - words.length(fitted(parts, self.size.width))
         parts.append([(_ending(_home(self.lab.workspace.root), room), "dim")])
         return parts
 
     def can(self, action: str) -> bool:
-        """Start only what can be recorded; open only what there is."""
-        if action == "start":
-            row = self.query_one(Rows).here
-            readonly = self.lab.runs is not None and self.lab.runs.readonly
-            return row is not None and row.job is not None and not readonly
+        """Open only what there is."""
+        if action == "open":
+            here = self.query_one(Rows).here
+            return here is not None and not here["problem"]
         if action == "newest":
             return self._newest() is not None
         return True
+
+    def label(self, action: actions.Action) -> str:
+        """Say whether the run that would be opened lives."""
+        return "live run" if action.name == "newest" and self._live() else action.label
+
+    def sources(self) -> list[Source]:
+        """Return where the progress comes from."""
+        return course_sources(self.lab.course) if self.lab.course is not None else []
 
     def hear(self, message: Message) -> None:
         """Take what the desk says."""
         super().hear(message)
         if isinstance(message, messages.RunsChanged):
             self.lab.follow()
+            over = len(message.runs) - len(message.lives)
+            if self._over >= 0 and over != self._over:
+                self.lab.read_course()  # a run that has ended may be what a step waits for
+            self._over = over
+            self.catch_up()
+            self.refresh_lines()
+        elif isinstance(message, messages.Answered) and message.key == "labs":
+            if message.problem:
+                self.notice([("! ", "bad"), (message.problem, "plain")])
             self.catch_up()
             self.refresh_lines()
         elif isinstance(message, messages.RunGrew):
@@ -116,62 +121,54 @@ class CourseScreen(LabScreen):
                 self._show_live(message)
         elif isinstance(message, messages.MachineSampled):
             self._show_machine()
-        elif isinstance(message, messages.RunStarted):
-            self._starting = ""
-            self.notice([])
-        elif isinstance(message, messages.Notice):
-            self._starting = ""
 
     def catch_up(self) -> None:
-        """Count the runs anew."""
-        self._fold()
-        self.query_one(Rows).show(self._rows)
+        """Show the labs as they are known now."""
+        table = self.query_one(Rows)
+        if self.lab.course is not None:
+            labs = self.lab.course["labs"]
+            table.empty = "no labs: this installation has none"
+            at = None
+            if not self._moved_here:
+                following = self.lab.course["next"].partition("/")[0]
+                at = next((index for index, lab in enumerate(labs) if lab["id"] == following), 0)
+            table.show(labs, at)
         self._about()
         if self._live() is None:
             self.lines("#live").show([])
         self._show_machine()
 
     def on_resize(self) -> None:
-        """Fit the machine's line too."""
+        """Fit the lines below too."""
         super().on_resize()
+        self.call_after_refresh(self._about)
         self.call_after_refresh(self._show_machine)
 
     # --- keys
 
     @on(Rows.Chosen)
     def _chosen(self) -> None:
-        if self.can("start"):
-            self.action_start()
+        if self.can("open"):
+            self.action_open()
 
     @on(Rows.Moved)
     def _moved(self) -> None:
+        table = self.query_one(Rows)
+        following = self.lab.course["next"].partition("/")[0] if self.lab.course else ""
+        if table.here is not None and table.here["id"] != following:
+            self._moved_here = True  # the highlight is the reader's now
         self._about()
         self.refresh_lines()
 
-    def action_start(self) -> None:
-        """Ask for the profile, then start the highlighted job."""
-        from labassist.app.screens.choice import ChoiceScreen
-
-        row = self.query_one(Rows).here
-        if row is None or row.job is None or self._starting:
-            return
-        job: Job = row.job
-
-        def chosen(profile: str | None) -> None:
-            if profile is not None:
-                self._starting = job.name
-                self.notice([(f"starting {job.name}, {profile} …", "plain")])
-                self.lab.desk.begin(job.name, profile)
-
-        self.app.push_screen(ChoiceScreen(job, first=not row.runs), chosen)
+    def action_open(self) -> None:
+        """Open the highlighted lab."""
+        self.lab.open_lab(self.query_one(Rows).here["id"])
 
     def action_newest(self) -> None:
         """Open the live run, or the newest one."""
-        from labassist.app.screens.run import RunScreen
-
         run = self._newest()
         if run is not None:
-            self.app.push_screen(RunScreen(run))
+            self.lab.open_run(run)
 
     # --- what is shown
 
@@ -185,66 +182,38 @@ class CourseScreen(LabScreen):
         runs = self.lab.runs.runs if self.lab.runs else ()
         return runs[-1]["id"] if runs else None
 
-    def _fold(self) -> None:
-        """Count each job's runs."""
-        by_name = {row.name: row for row in self._rows}
-        for row in self._rows:
-            row.runs, row.live, row.verdict = [], [], ""
-        verdicts = {
-            document["replay_of"]: document["verdict"]["verdict"]
-            for document in (self.lab.runs.runs if self.lab.runs else ())
-            if document.get("replay_of") and document.get("verdict")
-        }
-        if self.lab.runs is None:
-            return
-        for document in self.lab.runs.runs:
-            if document["job"] not in by_name:
-                continue
-            row = by_name[document["job"]]
-            if document["state"] == "finished" and not document.get("replay_of"):
-                row.runs.append(document)
-                row.verdict = verdicts.get(document["id"], "")
-            if self.lab.runs.lives.get(document["id"]) == "alive":
-                row.live.append(document["id"])
-
-    def _cells(self, row: Row) -> list[Piece]:
-        marks = self.lab.signs
-        if row.problem:
-            return [
-                (f"{marks.no} {row.name}", "bad"),
-                (row.problem, "bad"),
-                *[("-", "dim")] * 3,
-            ]
-        sign, kind = (marks.yes, "good") if row.runs else (marks.open, "dim")
-        if row.live:
-            sign, kind = marks.live, "good"
-        last = row.runs[-1].get("last", {}).get("loss") if row.runs else None
+    def _cells(self, lab: Mapping[str, Any]) -> list[Piece]:
+        sign, kind = lab_sign(lab, self.lab.signs)
+        if lab["problem"]:
+            return [("", "dim"), (f"{sign} {lab['id']}", kind), (lab["problem"], kind), ("faulty", kind)]
+        first, last = lab["weeks"]
+        weeks = str(first) if first == last else f"{first}-{last}"
+        name = f"{sign} {lab['id'][:2]} {lab['title']}"
+        done = f"{lab['done']}/{lab['total']}" if lab["done"] else "-"
         return [
-            (f"{sign} {row.name}", kind if row.live else "plain"),
-            (row.job.summary if row.job else "", "dim"),
-            (str(len(row.runs) or "-"), "plain"),
-            (words.value(last) if row.runs else "-", "plain"),
-            (row.verdict or "-", "good" if row.verdict == "BITWISE" else "plain"),
+            (weeks, "dim"),
+            (name, kind if kind in ("key", "warn") else "plain"),
+            (lab["summary"], "dim"),
+            (lab["needs"], "plain"),
+            (done, "plain"),
+            (lab_time(lab), "plain"),
         ]
 
     def _about(self) -> None:
-        """Say what the highlighted job is, or greet a newcomer."""
-        row = self.query_one(Rows).here
+        """Say what the highlighted lab is, or greet a newcomer."""
+        here: Mapping[str, Any] | None = self.query_one(Rows).here
         lines: list[Line] = []
-        new = self.lab.runs is not None and not self.lab.runs.runs and not self.lab.runs.readonly
-        if row is not None and row.problem:
-            lines = [[(f"{self.lab.signs.alarm} ", "bad"), (row.problem, "plain")]]
-        elif new:
-            lines = [[(text, "plain")] for text in FIRST_START]
-        elif row is not None:
-            lines = [[(row.name, "strong"), (f"  {row.job.summary}" if row.job else "", "plain")]]
-            if row.runs:
-                newest = row.runs[-1]
-                said = f"{words.ago(newest['ended'])} ago, {newest['step']:,} steps"
-                said += f" in {words.span(newest.get('seconds', 0))}"
-                said += f", profile {newest['profile']}" if newest.get("profile") else ""
-                lines.append([("last finished ", "dim"), (said, "plain")])
-        self.lines("#about").show(*folded(lines, max(20, self.size.width - 4)))
+        runs = self.lab.runs
+        begun = any(lab["done"] for lab in self.lab.course["labs"]) if self.lab.course else False
+        if here is not None and here["problem"]:
+            lines = [[(f"{self.lab.signs.alarm} ", "bad"), (here["problem"], "plain")]]
+        elif runs is not None and not runs.runs and not runs.readonly and not begun:
+            lines = [[(GREETING, "plain")]]
+        elif here is not None:
+            named: Line = [(f"{here['id'][:2]} {here['title']}  ", "strong"), (here["summary"], "plain")]
+            lines = [named, next_step(here)]
+        room = max(20, self.size.width - 4)
+        self.lines("#about").show(*folded(lines, room, indent=0))
 
     def _show_live(self, message: messages.RunGrew) -> None:
         document = message.document
@@ -272,21 +241,6 @@ class CourseScreen(LabScreen):
         self.lines("#machine").show([(line, "dim")])
 
 
-def read_jobs(workspace: Any) -> list[Row]:
-    """Return every job of the labs; one whose files have a fault says so in its row."""
-    rows = []
-    try:
-        names = list_jobs(workspace)
-    except InputError as error:
-        return [Row("labs", None, str(error))]
-    for name in names:
-        try:
-            rows.append(Row(name, load_job(workspace, name)))
-        except InputError as error:
-            rows.append(Row(name, None, str(error)))
-    return rows
-
-
 def _home(path: Path) -> str:
     try:
         return f"~/{path.relative_to(Path.home())}"
@@ -297,7 +251,3 @@ def _home(path: Path) -> str:
 def _ending(path: str, room: int) -> str:
     """Return a path, or the end of it that fits."""
     return path if len(path) <= room else f"~{path[len(path) - room + 1 :]}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

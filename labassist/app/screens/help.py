@@ -1,9 +1,8 @@
-"""Every key, screen by screen, out of the one registry."""
+"""What the keys do: those of the part that has them now, those of this screen, and all the others."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, ClassVar
 
 from textual.widget import Widget
 
@@ -13,10 +12,8 @@ from labassist.app.screens.base import LabScreen
 from labassist.app.widgets.rows import Column, Rows
 from labassist.app.words import Line, Piece
 
-MOVING = (
-    ("up down k j", "Move the highlight; home, end: to the first, the last."),
-    ("ctrl+u ctrl+d", "Move the highlight by a screen, as pgup and pgdn do."),
-    ("ctrl+c", "Leave the app at once; runs go on."),
+EVERYWHERE = (
+    ("ctrl+c ctrl+q", "Leave the app at once; runs go on."),
     ("ctrl+z", "Suspend the app; fg brings it back."),
 )
 
@@ -25,24 +22,30 @@ class HelpScreen(LabScreen):
     """Lists keys and what they do."""
 
     NAME = HELP
-    CSS_PATH: ClassVar[Any] = "help.tcss"
+
+    def __init__(self, behind: str, focused: Widget | None) -> None:
+        """`behind` is the screen that asks, `focused` the part of it that takes the keys."""
+        super().__init__()
+        self._behind = behind
+        self._focused = focused
 
     def body(self) -> Iterable[Widget]:
         """Return the list of keys."""
         yield Rows(
-            (Column("where", 7), Column("keys", 13), Column("what they do", 0)),
+            (Column("where", 8), Column("keys", 14), Column("what they do", 0)),
             self._cells,
             cursor_sign=self.lab.signs.cursor,
-            id="all",
+            id="list",
         )
 
     def on_mount(self) -> None:
-        """List the screen's keys that lies behind first."""
+        """List the keys, the nearest first."""
         super().on_mount()
-        rows: list[tuple[str, str, str]] = []
-        for screen in (actions.COURSE, actions.RUN, actions.LEDGER):
+        rows = [("here", keys, text) for keys, text in getattr(self._focused, "KEYS", ())]
+        others = [screen for screen in actions.MAIN if screen != self._behind]
+        for screen in (self._behind, *others):
             rows += [(screen, " ".join(actions.keys(one)), one.help) for one in actions.on(screen)]
-        rows += [("lists" if "highlight" in text else "all", keys, text) for keys, text in MOVING]
+        rows += [("all", keys, text) for keys, text in EVERYWHERE]
         self.query_one(Rows).show(rows)
 
     def title_line(self) -> list[Line]:
@@ -51,4 +54,8 @@ class HelpScreen(LabScreen):
 
     def _cells(self, row: tuple[str, str, str]) -> list[Piece]:
         where, keys, text = row
-        return [(where, "dim"), (keys, "key"), (text, "plain")]
+        return [
+            (where, "strong" if where in ("here", self._behind) else "dim"),
+            (keys, "key"),
+            (text, "plain"),
+        ]

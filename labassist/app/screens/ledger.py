@@ -1,26 +1,29 @@
-"""Every recorded run: find them, open one, replay one."""
+"""Every recorded run: find and sort them, open one, replay or audit one, compare two."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from textual import on
 from textual.message import Message
 from textual.widget import Widget
-from textual.widgets import Input
 
-from labassist.app import messages, words
+from labassist.app import actions, messages, words
 from labassist.app.actions import LEDGER
 from labassist.app.screens.base import LabScreen
 from labassist.app.verdict import KIND, progress_lines, verdict_lines
+from labassist.app.where import Source, of_record
 from labassist.app.widgets.lines import Lines, fitted
+from labassist.app.widgets.prompt import Prompt
 from labassist.app.widgets.rows import Column, Rows
 from labassist.app.words import Line, Piece
+from labassist.ledger.canonical import decode_number
 from labassist.ledger.curves import Value
 
 COLUMNS = (
-    Column("id", 6),
+    Column("id", 7),
     Column("job", 0),
     Column("profile", 8, wide=True),
     Column("mode", 5, wide=True),
@@ -31,6 +34,13 @@ COLUMNS = (
     Column("replayed", 12),
     Column("note", 24, wide=True),
 )
+
+SORTS = ("when", "loss", "steps", "job", "state")
+"""Columns that `s` goes through: the newest, the lowest loss, the most steps first; words by the alphabet."""
+
+DOWNWARD = ("when", "steps")
+
+FIND = "lr>1e-4 state=failed job~train, or a word"
 
 
 class LedgerScreen(LabScreen):
@@ -43,6 +53,10 @@ class LedgerScreen(LabScreen):
         super().__init__()
         self._query = ""
         self._found: Sequence[Mapping[str, Any]] | None = None
+        self._marked: list[str] = []
+        """At most two runs, in the order in which they were marked."""
+        self._sort = SORTS[0]
+        self._noted = ""
         self._steps: dict[str, int] = {}
         """Replay -> its last step, while it goes on."""
 
@@ -53,11 +67,9 @@ class LedgerScreen(LabScreen):
         return [run for run, life in lives.items() if life == "alive"]
 
     def body(self) -> Iterable[Widget]:
-        """Return the list, the search line, what is said of the highlighted run and of its replay."""
+        """Return the list, the line for searches and notes, what is said of the highlighted run and of its replay."""
         yield Rows(COLUMNS, self._cells, cursor_sign=self.lab.signs.cursor, empty="no runs yet", id="runs")
-        yield Input(
-            placeholder="lr>1e-4 state=failed job~train, or a word; enter: find", compact=True, id="find"
-        )
+        yield Prompt()
         yield Lines(id="detail")
         yield Lines(id="verdict")
 
@@ -80,6 +92,8 @@ class LedgerScreen(LabScreen):
             parts.append([(total, "plain")])
         if table.rows:
             parts.append([(f"at {table.at + 1:,}", "dim")])
+        if self._marked:
+            parts.append([(f"marked {' '.join(map(words.short, self._marked))}", "key")])
         if runs.readonly:
             parts.append([(f"{self.lab.signs.alarm} read-only: nothing is written", "warn")])
         return parts
@@ -87,12 +101,47 @@ class LedgerScreen(LabScreen):
     def can(self, action: str) -> bool:
         """Open and replay what there is."""
         here = self.query_one(Rows).here
-        if action == "open":
+        readonly = bool(self.lab.runs and self.lab.runs.readonly)
+        if action in ("open", "mark", "audit", "copy"):
             return here is not None
+        if action == "note":
+            return here is not None and not readonly
+        if action == "compare":
+            return len(self._pair()) == 2
         if action == "replay":
             over = here is not None and here["state"] != "running"
-            return over and not (self.lab.runs and self.lab.runs.readonly) and not self._replaying(here)
+            return over and not readonly and not self._replaying(here)
         return True
+
+    def label(self, action: actions.Action) -> str:
+        """Say by what the list is sorted; copying means the run's id here."""
+        if action.name == "sort":
+            return f"sorted by {self._sort}"
+        return "copy id" if action.name == "copy" else action.label
+
+    def sources(self) -> list[Source]:
+        """Return where the highlighted row's numbers come from."""
+        here = self.query_one(Rows).here
+        if here is None:
+            return []
+        fields = {
+            "id": "id",
+            "job": "job",
+            "state": "state",
+            "step": "steps",
+            "last.loss": "loss",
+            "created": "when",
+            "note": "note",
+            "code.commit": "commit",
+            "code.digest": "code digest",
+            "seed": "seed",
+        }
+        found = of_record(here, fields)
+        newest = self.lab.runs.replays.get(here["id"]) if self.lab.runs else None
+        if newest and newest.get("verdict"):
+            place = f"record of the replay {words.short(newest['id'])}, field verdict"
+            found.append(Source("replayed", newest["verdict"]["verdict"], place))
+        return found
 
     def hear(self, message: Message) -> None:
         """Take what the desk says."""
@@ -109,6 +158,8 @@ class LedgerScreen(LabScreen):
                 self._steps[message.run] = message.points[-1]["step"]
                 self.query_one(Rows).repaint()
                 self._show_verdict()
+        elif isinstance(message, messages.Answered) and message.key == "note":
+            self.answered(message, "noted")
         elif isinstance(message, messages.ReplayMoved):
             self._show_verdict()
             self.query_one(Rows).repaint()
@@ -131,43 +182,80 @@ class LedgerScreen(LabScreen):
     @on(Rows.Chosen)
     def action_open(self) -> None:
         """Open the highlighted run."""
-        from labassist.app.screens.run import RunScreen
-
         here = self.query_one(Rows).here
         if here is not None:
-            self.app.push_screen(RunScreen(here["id"]))
+            self.lab.open_run(here["id"])
+
+    def action_mark(self) -> None:
+        """Mark the highlighted run or take its mark away; of three the oldest mark goes."""
+        table = self.query_one(Rows)
+        run = table.here["id"]
+        if run in self._marked:
+            self._marked.remove(run)
+        else:
+            self._marked = [*self._marked[-1:], run]
+        table.repaint()
+        self.refresh_lines()
+
+    def _pair(self) -> list[str]:
+        """Return the two runs to compare, the older one first: those marked, or the marked and the highlighted."""
+        here = self.query_one(Rows).here
+        chosen = list(self._marked)
+        if len(chosen) == 1 and here is not None and here["id"] not in chosen:
+            chosen.append(here["id"])
+        return sorted(chosen)
+
+    def action_compare(self) -> None:
+        """Compare two runs."""
+        from labassist.app.screens.compare import CompareScreen
+
+        a, b = self._pair()
+        self.app.push_screen(CompareScreen(a, b))
 
     def action_replay(self) -> None:
         """Replay the highlighted run."""
-        run = self.query_one(Rows).here["id"]
-        self.lab.replays[run] = messages.ReplayMoved(run, "starting")
-        self.lab.desk.replay(run)
+        self.lab.replay(self.query_one(Rows).here["id"])
         self._show_verdict()
+        self.refresh_lines()
+
+    def action_audit(self) -> None:
+        """Audit the highlighted run."""
+        from labassist.app.screens.audit import AuditScreen
+
+        self.app.push_screen(AuditScreen(self.query_one(Rows).here["id"]))
+
+    def action_copy(self) -> None:
+        """Copy the highlighted run's id."""
+        self.copy(self.query_one(Rows).here["id"])
+
+    def action_sort(self) -> None:
+        """Sort by the next column."""
+        self._sort = SORTS[(SORTS.index(self._sort) + 1) % len(SORTS)]
+        self._show_rows()
         self.refresh_lines()
 
     def action_find(self) -> None:
         """Open the search line."""
-        line = self.query_one(Input)
-        line.add_class("-shown")
-        line.focus()
+        self.query_one(Prompt).ask("find", FIND, self._query)
+
+    def action_note(self) -> None:
+        """Ask for a note."""
+        self._noted = self.query_one(Rows).here["id"]
+        self.query_one(Prompt).ask("note", f"what you saw of run {words.short(self._noted)}")
 
     def action_back(self) -> None:
-        """Close the search line, else forget the search, else go back."""
-        if self.query_one(Input).has_class("-shown"):
-            self._close_find()
-        elif self._query:
+        """Forget the search, else go back."""
+        if self._query:
             self._search("")
         else:
             super().action_back()
 
-    @on(Input.Submitted)
-    def _submitted(self, event: Input.Submitted) -> None:
-        self._close_find()
-        self._search(event.value.strip())
-
-    def _close_find(self) -> None:
-        self.query_one(Input).remove_class("-shown")
-        self.query_one(Rows).focus()
+    def on_prompt_given(self, message: Prompt.Given) -> None:
+        """Search, or keep the note."""
+        if message.purpose == "find":
+            self._search(message.text)
+        elif message.text:
+            self.lab.keep_note(self._noted, message.text)
 
     def _search(self, text: str) -> None:
         self._query, self._found = text, None
@@ -175,7 +263,6 @@ class LedgerScreen(LabScreen):
         if text:
             self.lab.desk.find(text)
         else:
-            self.query_one(Input).value = ""
             self._show_rows()
 
     # --- what is shown
@@ -190,7 +277,8 @@ class LedgerScreen(LabScreen):
             return
         table.empty = "nothing found" if self._query else "no runs yet"
         here = table.here["id"] if table.here else None
-        rows = found[::-1]
+        rows = sorted_by(found, self._sort)
+        table.head(self._sort, down=self._sort in DOWNWARD)
         # Stay on the same run where a newer one came in above it.
         at = next((index for index, row in enumerate(rows) if row["id"] == here), 0)
         table.show(rows, at)
@@ -215,8 +303,9 @@ class LedgerScreen(LabScreen):
         loss: Value | None = run.get("last", {}).get("loss")
         verdict = self._verdict(run)
         step = self._steps.get(run["id"], run.get("step", 0)) if live else run.get("step", 0)
+        mark = "*" if run["id"] in self._marked else ""
         return [
-            (words.short(run["id"]), "strong"),
+            (f"{words.short(run['id'])}{mark}", "key" if mark else "strong"),
             (name, "plain"),
             (run.get("profile", ""), "plain"),
             (run["mode"], "plain"),
@@ -281,3 +370,24 @@ class LedgerScreen(LabScreen):
                 )
         widget.set_class(bool(lines), "-shown")
         widget.show(*lines)
+
+
+def sorted_by(runs: Sequence[Mapping[str, Any]], column: str) -> list[Mapping[str, Any]]:
+    """Return runs (oldest first) by a column of SORTS; what has no value there comes last, ties the newest first."""
+    newest = list(reversed(runs))
+    if column == "when":
+        return newest
+    if column == "steps":
+        return sorted(newest, key=lambda run: -run.get("step", 0))
+    if column == "loss":
+        return sorted(newest, key=lambda run: _loss(run))
+    return sorted(newest, key=lambda run: str(run.get(column, "")))
+
+
+def _loss(run: Mapping[str, Any]) -> float:
+    """Return the last loss; infinite where there is none or it is no number."""
+    try:
+        number = decode_number(run.get("last", {}).get("loss"))
+    except ValueError:
+        return math.inf
+    return math.inf if math.isnan(number) else number

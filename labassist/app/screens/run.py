@@ -1,31 +1,35 @@
-"""One run: its curve as it grows, how it goes, what it printed, and its replay."""
+"""One run: its curves as they grow, how it goes, its log, configuration, code, lineage and checkpoints."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
-from textual.containers import Vertical
 from textual.message import Message
 from textual.widget import Widget
 
-from labassist.app import messages, words
-from labassist.app.actions import RUN
-from labassist.app.health import Health
+from labassist.app import actions, messages, words
+from labassist.app.actions import RUN, TABS
+from labassist.app.overlay import Overlay
+from labassist.app.points import Points
+from labassist.app.progress import Progress
+from labassist.app.runfacts import code_page, config_page, lineage_page, note_lines, size
 from labassist.app.screens.base import LabScreen
-from labassist.app.verdict import progress_lines, verdict_lines
-from labassist.app.widgets.chart import ChartView
-from labassist.app.widgets.lines import Lines, fitted, folded, wrapped
-from labassist.app.words import Line
-from labassist.ledger.curves import same_value
+from labassist.app.where import Source, of_record
+from labassist.app.widgets.lines import Lines, fitted
+from labassist.app.widgets.pager import Pager
+from labassist.app.widgets.prompt import Prompt
+from labassist.app.widgets.rows import Column, Rows
+from labassist.app.widgets.runview import RunView
+from labassist.app.words import Line, Piece
 
-RECENT_S = 20.0
-"""The rate and the time left are those of the last so many seconds."""
-
-
-PROGRESS_LINES = 2
-"""Most that a replay's progress takes."""
+CHECKPOINTS = (
+    Column("step", 8, right=True),
+    Column("size", 9, right=True),
+    Column("tensors", 7, right=True),
+    Column("when", 16),
+    Column("where it lies", 0),
+)
 
 
 class RunScreen(LabScreen):
@@ -33,64 +37,66 @@ class RunScreen(LabScreen):
 
     NAME = RUN
     CSS_PATH: ClassVar[Any] = "run.tcss"
-    AUTO_FOCUS = ""
 
     def __init__(self, run: str) -> None:
         super().__init__()
         self.run = run
-        self._document: Mapping[str, Any] | None = None
-        self._life = ""
-        self._last_sign = 0.0
-        self._values: dict[str, Any] = {}
-        self._health = Health()
-        self._pace: deque[tuple[float, int]] = deque()
-        self._losses: dict[int, Any] = {}
+        self.tab = 1
+        self._progress = Progress()
+        self._overlay = Overlay(run)
+        self._detail: messages.RunDetail | None = None
+        self._series = "loss"
         self._log: list[str] = []
         self._skipped = 0
-        self._replay = ""
-        """Id of the replay whose curve lies over this one."""
-        self._replayed = 0
-        self._compared = 0
-        self._different: int | None = None
         self._asked = False
+        self._gone = ""
 
     @property
     def watching(self) -> list[str]:  # type: ignore[override]
         """This run, and its replay where one lies over it."""
-        return [self.run, *([self._replay] if self._replay else [])]
+        return [self.run, *([self._overlay.replay] if self._overlay.replay else [])]
 
     def body(self) -> Iterable[Widget]:
-        """Return the chart, the numbers, the machine, the verdict and the log."""
-        chart = ChartView(id="chart")
-        chart.ascii = self.lab.plain
-        yield chart
-        with Vertical(id="side"):
-            yield Lines(id="values")
-            yield Lines(id="progress")
-            yield Lines(id="health")
-            yield Lines(id="machine")
-            yield Lines(id="verdict")
-        yield Lines(id="log")
+        """Return the tabs, and what they show: the chart with its numbers, a text, or the checkpoints."""
+        yield Lines(id="tabs")
+        yield RunView(self._progress, self._overlay, id="view")
+        yield Pager(plain=self.lab.plain, follow=True, id="whole-log", classes="page")
+        yield Pager(plain=self.lab.plain, id="page", classes="page")
+        yield Rows(
+            CHECKPOINTS,
+            self._checkpoint,
+            cursor_sign=self.lab.signs.cursor,
+            empty="no checkpoint yet",
+            id="checkpoints",
+        )
+        yield Prompt()
 
     def on_mount(self) -> None:
         """Find a replay that goes on already."""
         super().on_mount()
-        self.lines("#log").border_title = "log"
         self.lab.follow(afresh=[self.run])
         self._seek_replay()
+        self.action_tab(1)
+
+    def focus_main(self) -> None:
+        """Give the keys to what the tab shows."""
+        parts = {1: "#chart", 2: "#whole-log", 6: "#checkpoints"}
+        self.set_focus(self.query_one(parts.get(self.tab, "#page"), Widget))
 
     def title_line(self) -> list[Line]:
         """Return what this run is and in which state."""
-        document = self._document
+        document, marks = self._progress.document, self.lab.signs
+        named: Line = [("run ", "plain"), (words.short(self.run), "strong")]
+        if self._gone:
+            return [named, [(f"{marks.alarm} {self._gone} is gone", "bad")]]
         if document is None:
-            return [[("run ", "plain"), (words.short(self.run), "strong")], [("reading …", "dim")]]
-        readonly = bool(self.lab.runs and self.lab.runs.readonly)
-        shown = words.state(document, self._life, readonly, self.lab.signs)
+            return [named, [("reading …", "dim")]]
+        shown = words.state(document, self._progress.life, self._readonly, marks)
         said = f"{shown.sign} {shown.word}"
         if shown.word == "unseen":
-            said = f"{shown.sign} unseen since {words.clock_of(self._last_sign)}"
+            said = f"{shown.sign} unseen since {words.clock_of(self._progress.last_sign)}"
         parts: list[Line] = [
-            [("run ", "plain"), (words.short(self.run), "strong")],
+            named,
             [(said, shown.kind)],
             [(document["job"], "plain")],
             [(document["mode"], "plain")],
@@ -100,21 +106,61 @@ class RunScreen(LabScreen):
         if document.get("resumed_from"):
             origin = document["resumed_from"]
             parts.append([(f"resumed from {words.short(origin['run'])}@{origin['step']}", "plain")])
-        if readonly:
-            parts.append([(f"{self.lab.signs.alarm} read-only", "warn")])
+        if self._readonly:
+            parts.append([(f"{marks.alarm} read-only", "warn")])
         parts.append([(f"started {words.clock(document['created'])}", "dim")])
         return parts
 
+    @property
+    def _view(self) -> RunView:
+        return self.query_one(RunView)
+
+    @property
+    def _readonly(self) -> bool:
+        return bool(self.lab.runs and self.lab.runs.readonly)
+
     def can(self, action: str) -> bool:
-        """Stop what lives, replay what is over."""
-        document = self._document
-        readonly = bool(self.lab.runs and self.lab.runs.readonly)
+        """Stop what lives, replay what is over, and nothing of what is gone."""
+        document = self._progress.document
+        known = document is not None and self._gone != "its record"
         if action == "stop":
-            return self._life == "alive" and not self._asked
+            return self._progress.alive and not self._asked
         if action == "replay":
-            over = document is not None and document["state"] != "running"
-            return over and not readonly and not self._replaying()
+            over = known and document is not None and document["state"] != "running"
+            return over and not self._readonly and not self._replaying()
+        if action == "audit":
+            return known
+        if action == "note":
+            return known and not self._readonly
+        if action in ("smooth", "log_scale"):
+            return self.tab == 1
+        if action == "series":
+            return self.tab == 1 and len(self._progress.series) > 1
         return True
+
+    def label(self, action: actions.Action) -> str:
+        """Copying means the run's id here."""
+        return "copy id" if action.name == "copy" else action.label
+
+    def sources(self) -> list[Source]:
+        """Return where the curve's values and the record's fields come from."""
+        document = self._progress.document
+        if document is None:
+            return []
+        found = self._progress.sources()
+        if self._view.chart.smoothed:
+            found.append(
+                Source("smoothed", "the line of dots", "mean of the curve with weight 0.9 on the past")
+            )
+        fields = {"state": "state", "seconds": "seconds", "tokens_per_s": "tok/s", "reason": "reason"}
+        found += of_record(document, fields)
+        newest = self._overlay.newest(self.lab.runs)
+        if newest and newest.get("verdict"):
+            place = f"record of the replay {words.short(newest['id'])}, field verdict"
+            found.append(Source("verdict", newest["verdict"]["verdict"], place))
+        return found
+
+    # --- what the desk says
 
     def hear(self, message: Message) -> None:
         """Take what the desk says."""
@@ -122,25 +168,89 @@ class RunScreen(LabScreen):
         if isinstance(message, messages.RunGrew):
             if message.run == self.run:
                 self._grew(message)
-            elif message.run == self._replay:
-                self._replay_grew(message)
+            elif message.run == self._overlay.replay:
+                self._overlay.feed(message, self._progress.series.get("loss") or Points())
+                self._view.extend(message, "replay")
+                self._view.show_verdict()
+        elif isinstance(message, messages.RunGone) and message.run == self.run:
+            self._gone = message.what
+            self.notice(
+                [("! ", "bad"), (f"{message.what} was taken away; what was read stays here", "plain")]
+            )
+            self.refresh_lines()
+        elif isinstance(message, messages.RunDetail) and message.run == self.run:
+            self._detail = message
+            self._show_page()
+        elif isinstance(message, messages.Answered) and message.key == "note":
+            self.answered(message, "noted; the lineage shows it")
         elif isinstance(message, messages.MachineSampled):
-            self._show_machine()
+            self._view.show_machine()
         elif isinstance(message, (messages.RunsChanged, messages.ReplayMoved)):
+            self._ask_detail()
             self.catch_up()
             self.refresh_lines()
 
     def catch_up(self) -> None:
         """Look for a replay that goes on, or has ended."""
         self._seek_replay()
-        self._show_verdict()
+        self._view.show_verdict()
 
     def on_resize(self) -> None:
         """Fit every line."""
         super().on_resize()
         self.call_after_refresh(self._show_all)
 
+    def _grew(self, message: messages.RunGrew) -> None:
+        if message.begins:
+            self._overlay.drop()
+        changed = (message.document, message.life) != (self._progress.document, self._progress.life)
+        self._progress.feed(message)
+        self._view.chart.total = message.document.get("total_steps") or None
+        if message.begins:
+            self._view.draw()
+        else:
+            self._view.extend(message)
+        if message.log is not None:
+            self._log, self._skipped = message.log, message.skipped
+            self._show_log()
+        if not message.loading:
+            self._view.show_numbers()
+        if changed:
+            self.refresh_lines()
+            self._view.show_verdict()
+            self._show_page()
+
+    def _ask_detail(self) -> None:
+        """Read what only some tabs show."""
+        if self.tab > 3:
+            self.lab.desk.detail(self.run)
+
+    def _seek_replay(self) -> None:
+        """Lay the curve of a replay that goes on over this one."""
+        replay = self._overlay.to_follow(self.lab.runs)
+        if replay:
+            self._overlay.follow(replay)
+            self._view.draw()
+            self.lab.follow(afresh=[replay])
+
+    def _replaying(self) -> bool:
+        return self._overlay.goes_on(self.lab.replays.get(self.run), self.lab.runs)
+
     # --- keys
+
+    def action_tab(self, tab: int) -> None:
+        """Show one of the run's sides."""
+        self.tab = tab
+        for at, name in ((1, "#view"), (2, "#whole-log"), (6, "#checkpoints")):
+            self.query_one(name).display = tab == at
+        page = self.query_one("#page", Pager)
+        page.display = tab in (3, 4, 5)
+        page.top()
+        self._ask_detail()
+        self._show_page()
+        self.focus_main()
+        self.refresh_lines()
+        self._show_tabs()
 
     def action_stop(self) -> None:
         """Ask for a checkpoint and the end."""
@@ -150,231 +260,89 @@ class RunScreen(LabScreen):
 
     def action_replay(self) -> None:
         """Start a replay."""
-        self._drop_replay()
-        self.lab.replays[self.run] = messages.ReplayMoved(self.run, "starting")
-        self.lab.desk.replay(self.run)
-        self._show_verdict()
+        self._overlay.drop()
+        self._view.draw()
+        self.lab.replay(self.run)
+        self._view.show_verdict()
         self.refresh_lines()
+
+    def action_audit(self) -> None:
+        """Audit this run."""
+        from labassist.app.screens.audit import AuditScreen
+
+        self.app.push_screen(AuditScreen(self.run))
+
+    def action_note(self) -> None:
+        """Ask for a note."""
+        self.query_one(Prompt).ask("note", "what you saw; it is kept with the run")
+
+    def on_prompt_given(self, message: Prompt.Given) -> None:
+        """Keep the note."""
+        if message.text:
+            self.lab.keep_note(self.run, message.text)
+
+    def action_series(self) -> None:
+        """Draw the next series."""
+        self._view.next_series()
 
     def action_smooth(self) -> None:
         """Switch the moving average."""
-        chart = self.query_one(ChartView)
+        chart = self._view.chart
         chart.smoothed = not chart.smoothed
 
     def action_log_scale(self) -> None:
         """Switch the scale."""
-        chart = self.query_one(ChartView)
+        chart = self._view.chart
         chart.log_y = not chart.log_y
 
-    # --- what the desk says
-
-    def _grew(self, message: messages.RunGrew) -> None:
-        document = message.document
-        if message.begins:
-            self._begin()
-        changed = (document, message.life) != (self._document, self._life)
-        self._document, self._life, self._last_sign = document, message.life, message.last_sign
-        chart = self.query_one(ChartView)
-        chart.total = document.get("total_steps") or None
-        clip = document.get("config", {}).get("clip")
-        losses = []
-        for row in message.points:
-            step = row["step"]
-            self._values.update(row)
-            self._health.feed(row, clip)
-            if "loss" in row:
-                self._losses[step] = row["loss"]
-                losses.append((step, row["loss"]))
-            if "t" in row:
-                self._pace.append((row["t"], step))
-        if losses:
-            chart.extend(losses)
-        while self._pace and self._pace[-1][0] - self._pace[0][0] > RECENT_S:
-            self._pace.popleft()
-        if message.log is not None:
-            self._log, self._skipped = message.log, message.skipped
-            self._show_log()
-        if not message.loading:
-            self._show_numbers()
-        if changed:
-            self.refresh_lines()
-            self._show_verdict()
-
-    def _begin(self) -> None:
-        """Forget every point: they come again."""
-        self._values, self._losses = {}, {}
-        self._health = Health()
-        self._pace.clear()
-        self._drop_replay()
-
-    def _replay_grew(self, message: messages.RunGrew) -> None:
-        points = []
-        for row in message.points:
-            step = self._replayed = row["step"]
-            if "loss" not in row:
-                continue
-            points.append((step, row["loss"]))
-            if step in self._losses:
-                self._compared += 1
-                if self._different is None and not same_value(row["loss"], self._losses[step]):
-                    self._different = step
-        if points:
-            self.query_one(ChartView).extend(points, "replay")
-        self._show_verdict()
-
-    def _seek_replay(self) -> None:
-        """Lay the curve of a replay that goes on, or has just ended, over this one."""
-        newest = self.lab.runs.replays.get(self.run) if self.lab.runs else None
-        if newest is not None and newest["id"] != self._replay and self._goes_on(newest):
-            self._drop_replay()
-            self._replay = newest["id"]
-            self.lab.follow(afresh=[self._replay])
-
-    def _drop_replay(self) -> None:
-        chart = self.query_one(ChartView)
-        if chart.chart.last:
-            chart.clear()
-            chart.extend(self._losses.items())
-        self._replay, self._replayed, self._compared, self._different = "", 0, 0, None
-
-    def _goes_on(self, replay: Mapping[str, Any]) -> bool:
-        lives = self.lab.runs.lives if self.lab.runs else {}
-        return lives.get(replay["id"]) == "alive"
-
-    def _replaying(self) -> bool:
-        """Say whether a replay of this run goes on, started here or elsewhere."""
-        ours = self.lab.replays.get(self.run)
-        if ours is not None:
-            return ours.answer is None and not ours.problem
-        newest = self.lab.runs.replays.get(self.run) if self.lab.runs else None
-        return newest is not None and (self._goes_on(newest) or self._undecided(newest))
-
-    def _undecided(self, replay: Mapping[str, Any]) -> bool:
-        """Say whether a replay has ended a moment ago and its verdict is being made."""
-        return (
-            replay["id"] == self._replay
-            and not replay.get("verdict")
-            and words.age(replay.get("ended", "")) < 60
-        )
+    def action_copy(self) -> None:
+        """Copy the id."""
+        self.copy(self.run)
 
     # --- what is shown
 
     def _show_all(self) -> None:
-        self._show_numbers()
-        self._show_machine()
+        self._show_tabs()
+        self._view.show_numbers()
+        self._view.show_machine()
         self._show_log()
-        self._show_verdict()
+        self._view.show_verdict()
 
-    def _show_numbers(self) -> None:
-        document = self._document
-        if document is None:
-            return
-        side = self.lines("#values").size.width
-        stacked = self.has_class("-wide")
-        values: list[Line] = [
-            [(f"{label} ", "dim"), (words.value(self._values[name]), "strong")]
-            for name, label in (
-                ("loss", "loss"),
-                ("grad_norm", "grad norm"),
-                ("lr", "lr"),
-                ("val_loss", "held-out loss"),
-            )
-            if name in self._values
+    def _show_tabs(self) -> None:
+        parts: list[Line] = [
+            [(f"[{at} {name}]", "strong")] if at == self.tab else [(f" {at}", "key"), (f" {name} ", "plain")]
+            for at, name in enumerate(TABS, 1)
         ]
-        step, total = self._values.get("step", 0), document.get("total_steps", 0)
-        progress: list[Line] = []
-        if total:
-            cells = 20 if stacked else 12
-            progress.append([(words.bar(step / total, cells, self.lab.signs), "key")])
-        progress.append([(f"step {step:,}" + (f"/{total:,}" if total else ""), "strong")])
-        progress += [[(text, "plain")] for text in self._pace_words(document, step, total)]
-        health = self._outcome(document) + self._health.words(document, self.lab.signs)
-        if stacked:
-            self.lines("#values").show(*values)
-            self.lines("#progress").show(*wrapped(progress, side))
-            self.lines("#health").show(*folded(health, side))
-        else:
-            self.lines("#values").show(fitted(values, side))
-            self.lines("#progress").show(fitted(progress, side))
-            self.lines("#health").show(*folded(health, side))
-
-    def _pace_words(self, document: Mapping[str, Any], step: int, total: int) -> list[str]:
-        """Return the rate, the time left or taken."""
-        live = self._life == "alive"
-        per_s = 0.0
-        if live and len(self._pace) > 1:
-            (t0, s0), (t1, s1) = self._pace[0], self._pace[-1]
-            per_s = (s1 - s0) / (t1 - t0) if t1 > t0 else 0.0
-        tokens = document.get("tokens_per_step", 0) * per_s if live else document.get("tokens_per_s", 0.0)
-        said = []
-        if tokens:
-            said.append(words.rate(tokens))
-        elif per_s:
-            said.append(f"{per_s:.1f} steps/s")
-        if live and per_s and total > step:
-            said.append(f"{words.span((total - step) / per_s)} left")
-        seconds = document.get("seconds") or self._values.get("t", 0.0)
-        if seconds:
-            said.append(f"{words.span(seconds)} {'so far' if live else 'in all'}")
-        return said
-
-    def _outcome(self, document: Mapping[str, Any]) -> list[Line]:
-        """Return why a run is over, where that is not plain success."""
-        word, reason = document["state"], document.get("reason", "")
-        if word == "failed":
-            return [[(f"{self.lab.signs.no} failed: ", "bad"), (reason or "no reason recorded", "plain")]]
-        if word in ("stopped", "lost"):
-            hint = f"; go on with: labassist resume {words.short(self.run)}"
-            return [[(f"{word}: {reason}{hint}", "plain")]]
-        return []
-
-    def _show_machine(self) -> None:
-        if self.lab.machine is None:
-            return
-        from labassist.machine.line import machine_line
-
-        widget = self.lines("#machine")
-        line = machine_line(self.lab.machine.sample, max(10, widget.size.width), self.lab.plain)
-        widget.show([(line, "dim")])
+        self.lines("#tabs").show(fitted(parts, max(0, self.size.width - 2), ""))
 
     def _show_log(self) -> None:
-        widget = self.lines("#log")
-        room = widget.size.height
-        if room <= 0:
-            return
-        shown = self._log[-room:]
         skipped = f" (the end of it; {self._skipped:,} bytes before are in log.txt)" if self._skipped else ""
-        title = f"log{skipped}"
-        if widget.border_title != title:
-            widget.border_title = title
-        widget.show(*[[(words.plain(text) if self.lab.plain else text, "plain")] for text in shown])
+        lines: list[Line] = [[(words.plain(text) if self.lab.plain else text, "plain")] for text in self._log]
+        before: list[Line] = [[(f"log{skipped}", "dim")]] if skipped else []
+        self.query_one("#whole-log", Pager).show([*before, *lines])
+        self._view.show_log(lines, self._skipped)
 
-    def _show_verdict(self) -> None:
-        widget = self.lines("#verdict")
-        lines = folded(self._verdict_lines(), widget.size.width or self.size.width - 2)
-        # A verdict in large letters takes the log's place where both have no room.
-        self.set_class(len(lines) > PROGRESS_LINES, "-judged")
-        widget.set_class(bool(lines), "-shown")
-        if not self.has_class("-wide"):
-            widget.styles.height = max(1, min(len(lines), 3 if self.has_class("-short") else 9))
-        else:
-            widget.styles.height = None
-        widget.show(*lines)
-
-    def _verdict_lines(self) -> list[Line]:
-        document = self._document
+    def _show_page(self) -> None:
+        document = self._progress.document
         if document is None:
-            return []
-        marks, room = self.lab.signs, 7 if self.lab.plain else 5
-        own = self.lab.replays.get(self.run)
-        newest = self.lab.runs.replays.get(self.run) if self.lab.runs else None
-        if self._replaying():
-            phase = own.phase if own and not self._replayed else ""
-            if newest is not None and newest["id"] == self._replay and newest["state"] != "running":
-                phase = "comparing"
-            total = (newest or {}).get("total_steps") or document.get("step", 0)
-            return progress_lines(phase, self._replayed, total, self._compared, self._different, marks)
-        if own is not None and own.problem:
-            return [[(f"{marks.no} no verdict: ", "bad"), (own.problem, "plain")]]
-        found = (own.answer if own else None) or (newest or {}).get("verdict") or document.get("verdict")
-        return verdict_lines(found, marks, plain=self.lab.plain, room=room) if found else []
+            return
+        page = self.query_one("#page", Pager)
+        if self.tab == 3:
+            page.show(config_page(document)[1:])
+        elif self.tab == 4:
+            page.show(code_page(document, self._detail)[1:])
+        elif self.tab == 5:
+            page.show(note_lines(document) + lineage_page(self.run, self._detail, self.lab.signs))
+        elif self.tab == 6 and self._detail is not None:
+            self.query_one(Rows).show(self._detail.checkpoints)
+
+    def _checkpoint(self, kept: Mapping[str, Any]) -> list[Piece]:
+        place = "pruned, its hashes are kept" if kept.get("pruned") else str(kept["path"])
+        gone = not kept["there"] and not kept.get("pruned")
+        return [
+            (f"{kept['step']:,}", "strong"),
+            (size(kept["bytes"]), "plain"),
+            (f"{kept['tensors']:,}", "plain"),
+            (words.clock(kept.get("time", "")), "dim"),
+            (f"{self.lab.signs.no} gone: {place}" if gone else place, "bad" if gone else "plain"),
+        ]

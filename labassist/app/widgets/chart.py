@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
+from textual.binding import Binding, BindingType
 from textual.geometry import Region
 from textual.reactive import reactive
 from textual.strip import Strip
@@ -15,24 +16,41 @@ from textual.timer import Timer
 from textual.widget import Widget
 
 from labassist.app.bins import Point
-from labassist.app.chart import Chart
+from labassist.app.chart import Chart, number
+from labassist.app.points import Points
 
 SHORTEST_WAIT = 0.25
-"""Seconds between two repaints, however fast points come in."""
+"""Seconds between two repaints, however fast points come in; a slow link has a longer wait."""
 
 
-class ChartView(Widget):
+class ChartView(Widget, can_focus=True):
     """Shows one `Chart`, with a line of words above it: each series, its newest value, whether it is smoothed.
 
     Feed it with `append` and `extend` (on the app's thread). It never repaints more than four times a second, and
-    never when nothing changed.
+    never when nothing changed. A cursor reads the exact values of a step.
     """
+
+    KEYS: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("left right", "Read the exact values at a step; on past the newest: off."),
+        (", .", "The cursor one step back, one step on."),
+        ("home end", "The cursor to the first step, to the newest."),
+    )
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left", "read(-1, True)", show=False),
+        Binding("right", "read(1, True)", show=False),
+        Binding("comma", "read(-1, False)", show=False),
+        Binding("full_stop", "read(1, False)", show=False),
+        Binding("home", "read_end(False)", show=False),
+        Binding("end", "read_end(True)", show=False),
+    ]
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "chart--legend",
         "chart--axis",
         "chart--mark",
         "chart--smooth",
+        "chart--cursor",
         "chart--series0",
         "chart--series1",
         "chart--series2",
@@ -46,6 +64,7 @@ class ChartView(Widget):
         & > .chart--axis { color: $text-muted; }
         & > .chart--mark { color: $text-error; text-style: bold reverse; }
         & > .chart--smooth { color: $text-warning; text-style: bold; }
+        & > .chart--cursor { color: $foreground; text-style: bold; }
         & > .chart--series0 { color: $text-primary; }
         & > .chart--series1 { color: $text-accent; }
         & > .chart--series2 { color: $text-success; }
@@ -75,29 +94,75 @@ class ChartView(Widget):
         super().__init__(name=name, id=id, classes=classes)
         self.chart = Chart(1, 1, total=total, smoothing=smoothing, x_name=x_name)
         self.set_reactive(ChartView.total, total)
+        self.wait = SHORTEST_WAIT
+        self._points: dict[str, Points] = {}
         self._legend = ""
         self._drawn = 0.0
         self._timer: Timer | None = None
 
     def append(self, x: float, y: float, series: str = "loss") -> None:
         """Add one point; see `Chart.append`."""
-        self.chart.append(x, y, series)
-        self._draw_soon()
+        self.extend(((x, y),), series)
 
     def extend(self, points: Iterable[Point], series: str = "loss") -> None:
         """Add many points at the price of one repaint."""
-        self.chart.extend(points, series)
+        kept = self._points.setdefault(series, Points())
+        for x, y in points:
+            self.chart.append(x, y, series)
+            kept.add(float(x), float(y))
         self._draw_soon()
 
     def clear(self) -> None:
         """Forget all points, as when another run is shown."""
         self.chart.clear()
+        self.chart.cursor = None
+        self._points.clear()
         self._draw_soon()
+
+    # --- the cursor
+
+    @property
+    def cursor(self) -> float | None:
+        """The x whose values are read; None: the newest are shown."""
+        return self.chart.cursor
+
+    def action_read(self, way: int, by_cell: bool) -> None:
+        """Put the cursor on the point a cell, or the one point, further left (-1) or right (1)."""
+        points = next((self._points[name] for name in self.chart.names if len(self._points[name])), None)
+        if points is None or (self.cursor is None and way > 0):
+            return
+        by = self.chart.cell if by_cell else 0.0
+        if self.cursor is None:
+            self._put(points.last)
+        elif way < 0:
+            self._put(points.before(self.cursor, by) or points.first)
+        elif self.cursor == points.last:
+            self._put(None)
+        else:
+            self._put(points.after(self.cursor, by) or points.last)
+
+    def action_read_end(self, last: bool) -> None:
+        """Put the cursor on the first or the newest point."""
+        ends = [points.last if last else points.first for points in self._points.values() if len(points)]
+        self._put(ends[0] if ends else None)
+
+    def _put(self, cursor: float | None) -> None:
+        self.chart.cursor = cursor
+        self._draw()  # a key is answered at once
+
+    @property
+    def legend(self) -> str:
+        """The words above the chart: the newest values, or with a cursor the exact ones at its step."""
+        if self.cursor is None:
+            return self.chart.legend()
+        values = {name: points.at(self.cursor) for name, points in self._points.items()}
+        said = [f"{name} {'-' if y is None else repr(y)}" for name, y in values.items()]
+        return "  ".join([f"{self.chart.x_name} {number(self.cursor)}", *said])
 
     def render_line(self, y: int) -> Strip:
         """Return one line of the widget."""
         if self._words and y == 0:
-            text = self.chart.legend()[: self.size.width].ljust(self.size.width)
+            text = self.legend[: self.size.width].ljust(self.size.width)
             return Strip([Segment(text, self.get_component_rich_style("chart--legend"))], self.size.width)
         row = y - self._words
         if row >= self.chart.height or self.chart.width != self.size.width:
@@ -146,16 +211,18 @@ class ChartView(Widget):
     def _draw_soon(self) -> None:
         if not self.is_mounted or self._timer is not None:
             return  # the first resize paints all; a waiting repaint will take this along
-        wait = self._drawn + SHORTEST_WAIT - time.monotonic()
+        wait = self._drawn + self.wait - time.monotonic()
         if wait <= 0:
             self._draw()
         else:
             self._timer = self.set_timer(wait, self._draw)
 
     def _draw(self) -> None:
-        self._timer = None
+        if self._timer is not None:
+            self._timer.stop()
+            self._timer = None
         self._drawn = time.monotonic()
-        legend = self.chart.legend()
+        legend = self.legend
         if self._words and legend != self._legend:
             width = self.size.width
             old, new = self._legend[:width].ljust(width), legend[:width].ljust(width)
@@ -169,4 +236,4 @@ class ChartView(Widget):
     def _settle(self) -> None:
         """Take what is about to be painted in full as painted."""
         self.chart.changed_rows()
-        self._legend = self.chart.legend()
+        self._legend = self.legend

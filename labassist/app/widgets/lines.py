@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
+from rich.cells import cell_len
 from rich.segment import Segment
 from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
 from labassist.app.palette import STYLES
-from labassist.app.words import Line, length
+from labassist.app.words import Line, Piece, length
 
 
 class Lines(Widget):
@@ -88,21 +90,45 @@ def wrapped(parts: Sequence[Line], width: int) -> list[Line]:
     return lines
 
 
-def folded(lines: Sequence[Line], width: int) -> list[Line]:
-    """Return lines no longer than `width`: what does not fit stands on the next one, broken at a space if it can."""
+def folded(lines: Sequence[Line], width: int, indent: int = 2) -> list[Line]:
+    """Return lines no wider than `width` cells: what does not fit stands on the next one, moved in by `indent`.
+
+    A line is broken at a space if it can, between two characters of double width, or else anywhere.
+    """
     result: list[Line] = []
     for line in lines:
-        while length(line) > width > 8:
-            *head, (text, kind) = line
-            room = width - length(head)
-            if room <= 0:
-                break
-            cut = text.rfind(" ", 1, room + 1)
-            end = cut if cut > 0 else room
-            result.append([*head, (text[:end], kind)])
-            line = [("  ", "plain"), (text[end:].lstrip(), kind)]
-        result.append(line)
+        if width <= 8 or sum(cell_len(text) for text, _ in line) <= width:
+            result.append(line)
+            continue
+        signs = [(sign, kind) for text, kind in line for sign in text]
+        start, margin = 0, 0
+        while start < len(signs):
+            end = _break(signs, start, width - margin)
+            result.append([*([(" " * margin, "plain")] if margin else []), *_joined(signs[start:end])])
+            start, margin = end, indent
+            while start < len(signs) and signs[start][0] == " ":
+                start += 1
     return result
+
+
+def _break(signs: Sequence[Piece], start: int, room: int) -> int:
+    """Return where a row that begins at `start` has to end."""
+    end, cells = start, 0
+    while end < len(signs):
+        cells += cell_len(signs[end][0])
+        if cells > room:
+            break
+        end += 1
+    if end == len(signs) or cell_len(signs[end - 1][0]) > 1:
+        return max(end, start + 1)
+    for cut in range(end, start, -1):
+        if signs[cut][0] == " " and any(sign != " " for sign, _ in signs[start:cut]):
+            return cut
+    return max(end, start + 1)
+
+
+def _joined(signs: Sequence[Piece]) -> Line:
+    return [("".join(sign for sign, _ in run), kind) for kind, run in groupby(signs, key=lambda one: one[1])]
 
 
 def _cells(line: Line, width: int) -> list[tuple[str, str]] | None:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from rich.segment import Segment
 from rich.style import Style
 from textual.binding import Binding, BindingType
+from textual.events import Click, MouseScrollDown, MouseScrollUp
 from textual.geometry import Region
 from textual.message import Message
 from textual.strip import Strip
@@ -42,6 +43,12 @@ class Rows(Widget, can_focus=True):
     """
 
     DEFAULT_CSS = "Rows { width: 1fr; height: 1fr; }"
+
+    KEYS: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("up down k j", "Move the highlight; home, end: to the first, the last."),
+        ("ctrl+u ctrl+d", "Move the highlight by a screen, as pgup and pgdn do."),
+        ("enter", "Choose the highlighted row; so does a second click."),
+    )
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", show=False),
@@ -78,6 +85,7 @@ class Rows(Widget, can_focus=True):
         """What is shown where there are no rows."""
         self._sign = cursor_sign
         self._top = 0
+        self._sorted = ("", False)
         self._painted: dict[int, Content] = {}
 
     @property
@@ -108,6 +116,12 @@ class Rows(Widget, can_focus=True):
             self.repaint()
         self.post_message(self.Moved())
 
+    def head(self, column: str, *, down: bool) -> None:
+        """Say in the heading by which column the rows are sorted, and whether the highest come first."""
+        if (column, down) != self._sorted:
+            self._sorted = (column, down)
+            self._refresh_line(0)
+
     def repaint(self) -> None:
         """Repaint the rows on the screen whose text is not what was painted."""
         for y in range(1, self.size.height):
@@ -132,6 +146,24 @@ class Rows(Widget, can_focus=True):
         if self.here is not None:
             self.post_message(self.Chosen())
 
+    def on_click(self, event: Click) -> None:
+        """Highlight the row that was clicked, or choose it where it is highlighted."""
+        index = self._top + event.y - 1
+        if event.y >= 1 and index == self.at:
+            self.action_choose()
+        elif event.y >= 1 and index < len(self.rows):
+            self._go(index)
+
+    def on_mouse_scroll_down(self, event: MouseScrollDown) -> None:
+        """Go down."""
+        self.action_move(3)
+        event.stop()
+
+    def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:
+        """Go up."""
+        self.action_move(-3)
+        event.stop()
+
     def on_resize(self) -> None:
         """Keep the highlighted row on the screen, and the screen full."""
         top = self._top
@@ -143,7 +175,7 @@ class Rows(Widget, can_focus=True):
         """Return the heading or a row."""
         width = self.size.width
         if y == 0:
-            names = [(column.name, "head") for column in self.columns]
+            names = [(self._heading(column.name), "head") for column in self.columns]
             return self._strip(names, "  ", width, here=False)
         index = self._top + y - 1
         if not self.rows:
@@ -154,6 +186,10 @@ class Rows(Widget, can_focus=True):
             return self._plain("", width)
         here, pieces = content
         return self._strip(pieces, f"{self._sign} " if here else "  ", width, here)
+
+    def _heading(self, column: str) -> str:
+        sorted_by, down = self._sorted
+        return f"{column}{'-' if down else '+'}" if column and column == sorted_by else column
 
     def _content(self, index: int) -> Content:
         return (index == self.at, self.cells(self.rows[index])) if index < len(self.rows) else None

@@ -1,0 +1,184 @@
+"""The course as lines of words: what `labs`, `lab`, `check` and `hint` answer. No screen, no files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from labassist.app import words
+from labassist.app.where import JOURNAL, Source
+from labassist.app.words import Line, Piece, Signs
+
+Document = Mapping[str, Any]
+
+GREETING = (
+    "Welcome. You learn to train language models here by training them: each run is real, is recorded, "
+    "and can be replayed bit for bit. Enter opens the first lab, ? shows the keys."
+)
+
+
+def lab_sign(lab: Document, marks: Signs) -> Piece:
+    """Return the sign before a lab: done, begun, not begun, faulty, or in need of another check."""
+    if lab["problem"]:
+        return marks.no, "bad"
+    if lab["stale"]:
+        return marks.alarm, "warn"
+    if lab["total"] and lab["done"] == lab["total"]:
+        return marks.yes, "good"
+    return (marks.live, "key") if lab["done"] else (marks.open, "dim")
+
+
+def lab_time(lab: Document) -> str:
+    """Return the hours spent on a lab as h:mm, or those that it is expected to take."""
+    spent = lab["spent"]["hours"]
+    return hours(spent) if spent else f"~{hours(lab['hours'])}"
+
+
+def hours(count: float) -> str:
+    """Return hours as `2:12`."""
+    minutes = round(count * 60)
+    return f"{minutes // 60}:{minutes % 60:02d}"
+
+
+def course_title(course: Document) -> list[Line]:
+    """Return the week, the hours and the money of the whole course."""
+    parts: list[Line] = [[(f"week {course['week']} of {course['weeks']}", "plain")]]
+    parts.append([(f"{course['hours']:.1f} of ~{course['plan_hours']:.0f} h", "plain")])
+    if course["money"] or course["plan_rent_hours"]:
+        parts.append([(f"spent {course['money']:.2f}", "plain")])
+    return parts
+
+
+def next_step(lab: Document) -> Line:
+    """Return the step that a lab goes on with."""
+    if lab["problem"] or not lab["total"]:
+        return []
+    following = lab["next"]
+    if following is None:
+        stale = f"; {lab['stale']} to be checked again" if lab["stale"] else ""
+        return [(f"all {lab['total']} steps done{stale}", "plain")]
+    what = "next" if lab["done"] else "begins with"
+    return [
+        (f"{what} step {following['number']} of {lab['total']}, ", "plain"),
+        (following["title"], "strong"),
+    ]
+
+
+def course_sources(course: Document) -> list[Source]:
+    """Return where the course's own numbers come from."""
+    return [
+        Source("week", str(course["week"]), "the week of the first lab that is not done, by its lab.toml"),
+        Source(
+            "hours",
+            f"{course['hours']:.2f}",
+            f"{JOURNAL}: time between the entries of the course and of its runs",
+        ),
+        Source("planned hours", f"{course['plan_hours']:.1f}", "the sum of `hours` in every lab.toml"),
+        Source("spent", f"{course['money']:.2f}", f"{JOURNAL}: hours of runs with a price, times that price"),
+    ]
+
+
+# ---------------------------------------------------------------------------- one step
+
+
+def trail(steps: Sequence[Document], at: int, marks: Signs) -> Line:
+    """Return one sign a step, the one that is shown as the cursor."""
+    line: Line = []
+    for index, step in enumerate(steps):
+        sign = {"done": (marks.yes, "good"), "failed": (marks.no, "bad")}.get(
+            step["standing"], (marks.dot, "dim")
+        )
+        line.append((marks.cursor, "key") if index == at else sign)
+    return line
+
+
+def waits_for_guess(step: Document) -> bool:
+    """Say whether a step has a question that is not answered yet."""
+    return step["predict"] is not None and step["guess"] is None
+
+
+def question(step: Document, marks: Signs) -> list[Line]:
+    """Return the question of a step with its options or the guess, and beside it what was measured."""
+    predict, guess, measured = step["predict"], step["guess"], step["measured"]
+    if predict is None:
+        return []
+    if guess is None:
+        lines: list[Line] = [[("Predict first: ", "warn"), (predict["question"], "plain")]]
+        if predict["options"]:
+            said: Line = [("  ", "plain")]
+            for letter, text in predict["options"].items():
+                said += [(f"[{letter}]", "key"), (f" {text}  ", "plain")]
+            return [*lines, said]
+        unit = f" (in {predict['unit']})" if predict["unit"] else ""
+        return [*lines, [("  ", "plain"), ("enter", "key"), (f" and type your guess{unit}", "plain")]]
+    own = guess["value"] if guess["text"] in ("", guess["value"]) else f"{guess['value']}, {guess['text']}"
+    own += f" {predict['unit']}" if predict["unit"] and not own.endswith(predict["unit"]) else ""
+    line: Line = [("Your guess: ", "dim"), (own, "strong")]
+    if measured is not None:
+        right = measured["option"] and measured["option"] == guess["value"]
+        sign: Line = []
+        if measured["option"]:
+            sign = [(f"{marks.yes} " if right else f"{marks.no} ", "good" if right else "warn")]
+        letter = f"{measured['option']}, " if measured["option"] else ""
+        line += [("   measured: ", "dim"), *sign, (f"{letter}{measured['text']}", "strong")]
+    return [[(predict["question"], "dim")], line]
+
+
+def what_to_do(step: Document) -> list[Line]:
+    """Return the command or the place of an edit, and what makes the step done."""
+    lines: list[Line] = []
+    if step["edit"] is not None:
+        lines.append([("edit  ", "dim"), (f"{step['edit']['file']}:{step['edit']['line']}", "key")])
+    if step["run"] is not None:
+        lines.append([("$ ", "dim"), (step["run"]["line"], "key")])
+    if step["standing"] != "done" and step["kind"] != "read" and step["how"]:
+        lines.append([("done when  ", "dim"), (step["how"], "plain")])
+    return lines
+
+
+def hint_lines(step: Document) -> list[Line]:
+    """Return the hints that were taken."""
+    taken, total = step["hints"]["taken"], step["hints"]["total"]
+    lines: list[Line] = []
+    for number, hint in enumerate(taken, 1):
+        lines += [[], [(f"hint {number} of {total}  ", "warn"), (hint, "plain")]]
+    return lines
+
+
+def verdict_of(step: Document, marks: Signs) -> list[Line]:
+    """Return a check's answer, a line or two for each criterion."""
+    check = step["check"]
+    if check is None:
+        return []
+    if check["missing"]:
+        return [[("Check ", "head"), (f"{marks.alarm} ", "warn"), (check["missing"], "plain")]]
+    lines: list[Line] = []
+    if check["stale"]:
+        lines.append([(f"{marks.alarm} ", "warn"), ("something changed since: c checks again", "plain")])
+    for index, one in enumerate(check["criteria"]):
+        sign, kind = (marks.yes, "good") if one["ok"] else (marks.no, "bad")
+        said = f"expected {one['expected']}   got {one['got']}   "
+        lines.append(
+            [
+                ("Check " if index == 0 else "      ", "head"),
+                (f"{sign} ", kind),
+                (f"{one['name']}   ", "strong"),
+                (said, "plain"),
+                (one["source"], "dim"),
+            ]
+        )
+    return lines
+
+
+def step_sources(step: Document) -> list[Source]:
+    """Return where the guess, the measured value and each checked value come from."""
+    found = []
+    if step["guess"] is not None:
+        found.append(
+            Source("your guess", step["guess"]["value"], f"{JOURNAL}, {words.clock(step['guess']['time'])}")
+        )
+    if step["measured"] is not None:
+        found.append(Source("measured", step["measured"]["text"], step["measured"]["source"]))
+    if step["check"] is not None:
+        found += [Source(one["name"], one["got"], one["source"]) for one in step["check"]["criteria"]]
+    return found

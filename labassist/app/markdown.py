@@ -1,0 +1,91 @@
+"""A lab's text for the terminal: the little Markdown that the steps use, as lines of pieces.
+
+Headings, paragraphs, lists, quotes, fenced and indented code, rules; `code`, **strong**, *stress* and links inside
+them. Anything else stands as it was written.
+"""
+
+from __future__ import annotations
+
+import re
+
+from labassist.app.widgets.lines import folded
+from labassist.app.words import Line, Signs
+
+_INLINE = re.compile(r"`([^`]+)`|\*\*([^*]+)\*\*|(?<![\w*])\*([^*\s][^*]*)\*|\[([^\]]+)\]\(([^)\s]+)\)")
+_ITEM = re.compile(r"(\s*)([-*+]|\d+[.)])\s+(.*)")
+_RULE = re.compile(r"\s*([-*_])(\s*\1){2,}\s*")
+_FENCE = re.compile(r"\s*(```|~~~)")
+
+
+def drawn(text: str, width: int, marks: Signs) -> list[Line]:
+    """Return a Markdown text in lines no wider than `width` cells."""
+    lines: list[Line] = []
+    block: list[str] = []
+    lead = ""
+    code = False
+
+    def flush() -> None:
+        nonlocal lead
+        if block:
+            start: Line = [(lead, "dim")] if lead else []
+            lines.extend(folded([[*start, *inline(" ".join(block))]], width, indent=len(lead)))
+            block.clear()
+        lead = ""
+
+    for row in text.splitlines():
+        if _FENCE.match(row):
+            flush()
+            code = not code
+        elif code or (row.startswith("  ") and not block and not _ITEM.match(row)):
+            # Laid out by hand: a table, a command. It stands as it was written, at least two cells in.
+            lines.append([(f"  {row if code else row[min(2, _indent(row) - 2) :]}", "key")])
+        elif not row.strip():
+            flush()
+            if lines and lines[-1]:
+                lines.append([])
+        elif row.startswith("#"):
+            flush()
+            lines.extend(folded([[(row.lstrip("# ").rstrip(), "strong")]], width, indent=0))
+        elif _RULE.fullmatch(row):
+            flush()
+            lines.append([("-" * min(width, 40), "dim")])
+        elif item := _ITEM.match(row):
+            flush()
+            before, sign, rest = item.groups()
+            lead = f"{before}{marks.dot if sign in '-*+' else sign} "
+            block.append(rest)
+        elif row.startswith(">"):
+            if lead != "| ":
+                flush()
+                lead = "| "
+            block.append(row.lstrip("> "))
+        else:
+            block.append(row.strip())
+    flush()
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines
+
+
+def _indent(row: str) -> int:
+    return len(row) - len(row.lstrip(" "))
+
+
+def inline(text: str) -> Line:
+    """Return one paragraph's text with its marks taken out and its kinds put in."""
+    line: Line = []
+    at = 0
+    for found in _INLINE.finditer(text):
+        if found.start() > at:
+            line.append((text[at : found.start()], "plain"))
+        code, strong, stress, name, target = found.groups()
+        if code:
+            line.append((code, "key"))
+        elif strong or stress:
+            line.append((strong or stress, "strong"))
+        else:
+            line += [(name, "strong"), (f" ({target})", "dim")]
+        at = found.end()
+    if at < len(text):
+        line.append((text[at:], "plain"))
+    return line

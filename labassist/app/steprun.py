@@ -1,0 +1,71 @@
+"""The run that belongs to a step: how it is started, and which of the ledger's runs it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from labassist.app.messages import RunsChanged
+from labassist.app.progress import Progress
+
+if TYPE_CHECKING:
+    from labassist.app.app import LabApp
+
+
+class StepRun:
+    """One step's run as the lab's screen follows it."""
+
+    def __init__(self) -> None:
+        self.id = ""
+        """Empty: there is none yet."""
+        self.progress = Progress()
+        self.starting = False
+        """Somebody asked for a run, and it has no id yet."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether its trainer lives, here."""
+        return bool(self.id) and self.progress.alive
+
+    def follow(self, run: str) -> None:
+        """Follow this run, from its first point on."""
+        self.id, self.progress = run, Progress()
+
+    def belonging(self, step: dict[str, Any], runs: RunsChanged | None) -> str:
+        """Return the run that a step shows: the live one of its job or command, else its newest, else none."""
+        wanted = step["run"]
+        if wanted is None:
+            return ""
+        if runs is not None:
+            live = [run for run in runs.runs if runs.lives.get(run["id"]) == "alive" and _fits(run, wanted)]
+            if live:
+                return str(live[-1]["id"])
+            if self.id and any(run["id"] == self.id for run in runs.runs):
+                return self.id  # it has ended a moment ago: the step's newest is asked for now
+        return str(wanted["newest"])
+
+    def begin(self, app: LabApp, words: list[str]) -> None:
+        """Start what a step asks for, by the words of its command."""
+        if words[0] in ("run", "resume"):
+            app.desk.begin(*words)
+        elif words[0] == "replay" and (run := _named(words[1], app.runs)):
+            self.starting = False
+            app.replay(run)
+        else:
+            app.desk.errands.ask("step", *words)
+
+
+def _fits(run: Mapping[str, Any], wanted: dict[str, Any]) -> bool:
+    """Say whether a live run is what a step asks for: its job, or a replay."""
+    if wanted["words"][0] == "replay":
+        return bool(run.get("replay_of"))
+    return run["job"] == wanted["job"] and not run.get("replay_of")
+
+
+def _named(name: str, runs: RunsChanged | None) -> str:
+    """Return the run that `@last` or `@-n` means, or the name itself."""
+    if not name.startswith("@") or runs is None:
+        return name
+    originals = [run["id"] for run in runs.runs if not run.get("replay_of")]
+    back = 1 if name == "@last" else int(name[2:]) if name[2:].isdigit() else 0
+    return str(originals[-back]) if 0 < back <= len(originals) else ""
