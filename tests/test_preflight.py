@@ -49,7 +49,7 @@ def test_a_gpu_job_is_held_against_the_free_memory_of_the_card(workspace: Worksp
     assert 2 < wanted.estimate.total_gib < 8
     assert refused(workspace, machine(gpu=24), "gpu") == ""
     full = refused(workspace, machine(gpu=24, used=23), "gpu")
-    assert "GiB of GPU memory, and 1.0 GiB of 24.0 GiB are free on NVIDIA GeForce RTX 4090" in full
+    assert "GiB of GPU memory, and 1.0 GiB are free of NVIDIA GeForce RTX 4090's 24.0 GiB" in full
     # A smaller batch is offered only where it fits.
     assert "take --set batch=" in refused(workspace, machine(gpu=24, used=21.5), "gpu")
     assert "--set" not in refused(workspace, machine(gpu=24, used=23.9), "gpu")
@@ -160,6 +160,15 @@ def test_a_trl_job_says_its_size_by_name_and_method(workspace: Workspace) -> Non
     assert found.checkpoints == 2
     assert preflight.refusal(job, found, machine(gpu=24)) is None
     assert preflight.refusal(job, found, machine(gpu=8)) is not None
+
+
+def test_a_rehearsed_card_is_the_limit_on_a_larger_one(workspace: Workspace) -> None:
+    job = with_memory(workspace, 'model = "qwen2.5-7b"\nmethod = "lora"\nbatch = 4\ncard = "16GB"\n')
+    found = preflight.refusal(job, preflight.needed(workspace.root, job, job.spec.defaults), machine(gpu=80))
+    assert found is not None and "are what a 16 GB, as the" in found.what
+    job = with_memory(workspace, 'model = "qwen2.5-7b"\nmethod = "lora"\nbatch = 4\ncard = ""\n')
+    needs = preflight.needed(workspace.root, job, job.spec.defaults)
+    assert preflight.refusal(job, needs, machine(gpu=80)) is None
 
 
 def test_a_model_that_is_not_known_is_a_note_and_no_refusal(workspace: Workspace) -> None:

@@ -31,10 +31,10 @@ MEMORY = (
         "attention",
     ),
     *("lora_r", "lora_targets", "lora_dropout", "loss", "padded", "trainer", "gpus", "strategy"),
-    *("device", "steps", "checkpoint", "keep"),
+    *("device", "card", "steps", "checkpoint", "keep"),
 )
-"""What a memory table may say: the options of `plan memory`; where the job runs; its steps, the steps between two
-checkpoints, and how many are kept (all, where nothing is said)."""
+"""What a memory table may say: the options of `plan memory`; where the job runs, and on a card of which size it keeps
+itself; its steps, the steps between two checkpoints, and how many are kept (all, where nothing is said)."""
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,8 @@ class Needs:
     estimate: Estimate
     device: str
     """auto, cpu or cuda."""
+    card: str
+    """The card that the job holds itself to, as `24GB`; empty: all of the real one."""
     steps: int
     every: int
     """Steps between two checkpoints, 0 where that is not known."""
@@ -146,6 +148,7 @@ def needed(root: Path, job: Job, flat: Mapping[str, Any]) -> Needs:
         plan,
         estimate(plan),
         values.get("device", "auto"),
+        values.get("card", ""),
         values.get("steps", 0),
         values.get("checkpoint", 0),
         values.get("keep", 0),
@@ -173,16 +176,22 @@ def _memory(job: Job, needs: Needs, machine: MachineSample) -> Refusal | None:
         )
     if gpu is None or gpu.memory_total is None:
         return None
+    from labassist.planner.cards import find
     from labassist.planner.memory import MARGIN
 
+    rehearsed = find(needs.card) if needs.card else None
+    room = _free(gpu) if rehearsed is None else min(_free(gpu), int(rehearsed.usable_mib * MIB))
+
     def fits(other: Needs) -> bool:
-        return other.estimate.total_gib * (1 + MARGIN) * GIB <= _free(gpu)
+        return other.estimate.total_gib * (1 + MARGIN) * GIB <= room
 
     if fits(needs):
         return None
+    held = f"{_gib(room)} are free of {gpu.name}'s {_gib(gpu.memory_total)}"
+    if rehearsed is not None and room < _free(gpu):
+        held = f"{_gib(room)} are what a {rehearsed.name} leaves to it"
     return Refusal(
-        f"it needs about {needs.estimate.total_gib:.1f} GiB of GPU memory, and {_gib(_free(gpu))} of "
-        f"{_gib(gpu.memory_total)} are free on {gpu.name}",
+        f"it needs about {needs.estimate.total_gib:.1f} GiB of GPU memory, and {held}",
         _smaller_batch(job, needs, fits),
     )
 
