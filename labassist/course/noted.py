@@ -21,6 +21,7 @@ from typing import Any
 from tinydb import where
 
 from labassist.ledger import canonical
+from labassist.ledger.records import Mark
 from labassist.ledger.store import Ledger
 from labassist.record.inspect import manifest_file
 from labassist.record.protocol import metrics_file
@@ -67,14 +68,14 @@ def runs_of(ledger: Ledger, job: str, profile: str | None, config: Mapping[str, 
     """Return the runs of a job that have these values, in whatever state, newest first; no replays."""
 
     def wanted(run: Mapping[str, Any]) -> bool:
-        return run["job"] == job and not run.get("replay_of") and fits(run, profile, config)
+        return run.get("job") == job and not run.get("replay_of") and fits(run, profile, config)
 
     return _newest_first(ledger, wanted)
 
 
 def runs_of_lab(ledger: Ledger, lab: str) -> list[dict[str, Any]]:
     """Return every run of a lab's jobs, replays too, newest first."""
-    return _newest_first(ledger, lambda run: str(run["job"]).startswith(f"{lab}/"))
+    return _newest_first(ledger, lambda run: str(run.get("job", "")).startswith(f"{lab}/"))
 
 
 def replays(ledger: Ledger, run: str) -> list[dict[str, Any]]:
@@ -88,7 +89,10 @@ def replays(ledger: Ledger, run: str) -> list[dict[str, Any]]:
 
 def _newest_first(ledger: Ledger, wanted: Callable[[Mapping[str, Any]], bool]) -> list[dict[str, Any]]:
     found = ledger.runs.search(lambda value: wanted(value))
-    return [dict(document) for document in sorted(found, key=lambda one: str(one["created"]), reverse=True)]
+    return [
+        dict(document)
+        for document in sorted(found, key=lambda one: str(one.get("created", "")), reverse=True)
+    ]
 
 
 def fits(document: Mapping[str, Any], profile: str | None, config: Mapping[str, Any]) -> bool:
@@ -121,12 +125,12 @@ def checkpoint(ledger: Ledger, run: str, step: int) -> Path | None:
     return None if last is None else ledger.folder / str(last["path"])
 
 
-def guess(marks: Iterable[Mapping[str, Any]], lab: str, step: str) -> str | None:
+def guess(marks: Iterable[Mark], lab: str, step: str) -> str | None:
     """Return the learner's last guess at a step."""
     found = None
     for mark in marks:
-        if mark["kind"] == "guess" and mark["lab"] == lab and mark["step"] == step:
-            found = str(mark["guess"])
+        if mark.kind == "guess" and mark.lab == lab and mark.step == step:
+            found = mark.guess
     return found
 
 

@@ -6,9 +6,9 @@ changed since, it is called stale.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
@@ -20,12 +20,11 @@ from labassist.course.model import Criterion, Lab, Measured, Standing, Step
 from labassist.errors import InputError
 from labassist.ledger.records import CriterionLine, Mark, Outcome
 from labassist.ledger.store import Ledger
-from labassist.runs.absorb import now
 
 PAUSE_S = 30 * 60.0
 """A longer gap between two things that a learner did was a break, not work."""
 
-Marks = list[dict[str, Any]]
+Marks = list[Mark]
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,7 @@ def done(ledger: Ledger, lab: Lab, step: Step) -> None:
         )
 
     def fn(marks: Marks) -> Mark | None:
-        before = any(mark["kind"] == "done" for mark in _of(marks, lab, step))
+        before = any(mark.kind == "done" for mark in _of(marks, lab, step))
         return None if before else Mark(lab.id, step.id, "done", now())
 
     ledger.mark(fn)
@@ -165,7 +164,9 @@ def keep(ledger: Ledger, lab: Lab, step: Step, answer: Answer) -> None:
         ok=answer.ok,
         missing=answer.missing,
         criteria=[CriterionLine(c.name, c.ok, c.expected, c.got, c.source) for c in answer.criteria],
-        measured=None if answer.measured is None else _outcome(answer.measured),
+        measured=None
+        if answer.measured is None
+        else Outcome(answer.measured.text, answer.measured.source, answer.measured.option),
         evidence=answer.evidence,
     )
 
@@ -173,7 +174,7 @@ def keep(ledger: Ledger, lab: Lab, step: Step, answer: Answer) -> None:
         last = _last_check(_of(marks, lab, step))
         if last is None:
             return None if answer.missing and not answer.measured else mark
-        same = all(last[key] == getattr(mark, key) for key in ("ok", "missing", "evidence"))
+        same = all(getattr(last, key) == getattr(mark, key) for key in ("ok", "missing", "evidence"))
         before = _criteria(last) == answer.criteria and _measured(last) == answer.measured
         return None if same and before else mark
 
@@ -189,6 +190,11 @@ def unanswered(lab: Lab, marks: Marks) -> list[Step]:
         if step.kind == "predict" and _guess(mine) and (last is None or _measured(last) is None):
             found.append(step)
     return found
+
+
+def now() -> str:
+    """Return the UTC time as the ledger writes it."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def how(lab: Lab, step: Step) -> str:
@@ -231,9 +237,9 @@ def locked(step: Step, marks: Marks) -> bool:
 
 def _lab(course: Course, ledger: Ledger, lab: Lab, marks: Marks) -> LabStanding:
     steps = tuple(_step(course, ledger, lab, step, _of(marks, lab, step)) for step in lab.steps)
-    times = [str(mark["time"]) for mark in marks if mark["lab"] == lab.id]
+    times = [mark.time for mark in marks if mark.lab == lab.id]
     for run in noted.runs_of_lab(ledger, lab.id):
-        times += [str(run["created"]), str(run.get("ended", ""))]
+        times += [str(run.get("created", "")), str(run.get("ended", ""))]
     return LabStanding(lab, steps, _worked(times) / 3600, 0.0)
 
 
@@ -243,17 +249,17 @@ def _step(course: Course, ledger: Ledger, lab: Lab, step: Step, marks: Marks) ->
     if last is not None and step.check is not None:
         stale = any(
             noted.digest(name, ledger, lab.id, lab.folder, course.folder(lab)) != digest
-            for name, digest in last["evidence"].items()
+            for name, digest in last.evidence.items()
         )
-        verdict = Verdict(last["ok"], _criteria(last), last["missing"], last["time"], stale)
+        verdict = Verdict(last.ok, _criteria(last), last.missing, last.time, stale)
     fitting = _fitting(course, ledger, lab, step)
     newest = str(fitting[0]["id"]) if fitting else ""
-    given = next((mark for mark in reversed(marks) if mark["kind"] == "guess"), None)
+    given = next((mark for mark in reversed(marks) if mark.kind == "guess"), None)
     return StepStanding(
         step,
         _standing(step, marks, verdict, fitting),
-        None if given is None else str(given["guess"]),
-        "" if given is None else str(given["time"]),
+        None if given is None else given.guess,
+        "" if given is None else given.time,
         _hints(marks),
         verdict,
         None if last is None else _measured(last),
@@ -261,11 +267,11 @@ def _step(course: Course, ledger: Ledger, lab: Lab, step: Step, marks: Marks) ->
     )
 
 
-def _standing(step: Step, marks: Marks, verdict: Verdict | None, fitting: Marks) -> Standing:
+def _standing(step: Step, marks: Marks, verdict: Verdict | None, fitting: list[dict[str, Any]]) -> Standing:
     if locked(step, marks):
         return "locked"
     if step.kind == "read":
-        return "done" if any(mark["kind"] == "done" for mark in marks) else "open"
+        return "done" if any(mark.kind == "done" for mark in marks) else "open"
     if step.kind == "predict":
         return "done" if _guess(marks) is not None else "open"
     if step.check is None:
@@ -275,7 +281,7 @@ def _standing(step: Step, marks: Marks, verdict: Verdict | None, fitting: Marks)
     return "done" if verdict.ok else "failed"
 
 
-def _fitting(course: Course, ledger: Ledger, lab: Lab, step: Step) -> Marks:
+def _fitting(course: Course, ledger: Ledger, lab: Lab, step: Step) -> list[dict[str, Any]]:
     """Return the runs, in whatever state, that a step's job and values describe, newest first."""
     if step.run is None or step.run.command:
         return []
@@ -294,7 +300,7 @@ def _measured_by(course: Course, ledger: Ledger, lab: Lab, step: Step, marks: Ma
     measured = None if last is None else _measured(last)
     if measured is not None:
         return measured.source
-    given = next((str(mark["time"]) for mark in reversed(mine) if mark["kind"] == "guess"), "")
+    given = next((mark.time for mark in reversed(mine) if mark.kind == "guess"), "")
     for run in _fitting(course, ledger, lab, step):
         if run["state"] == "finished" and str(run["created"]) >= given:
             return f"run {run['id']}"
@@ -333,41 +339,40 @@ def _choices(step: Step) -> str:
 
 
 def _of(marks: Marks, lab: Lab, step: Step) -> Marks:
-    return [mark for mark in marks if mark["lab"] == lab.id and mark["step"] == step.id]
+    return [mark for mark in marks if mark.lab == lab.id and mark.step == step.id]
 
 
 def _guess(marks: Marks) -> str | None:
-    return next((str(mark["guess"]) for mark in reversed(marks) if mark["kind"] == "guess"), None)
+    return next((mark.guess for mark in reversed(marks) if mark.kind == "guess"), None)
 
 
 def _hints(marks: Marks) -> int:
-    return max((int(mark["hint"]) for mark in marks if mark["kind"] == "hint"), default=0)
+    return max((mark.hint for mark in marks if mark.kind == "hint"), default=0)
 
 
-def _last_check(marks: Marks) -> dict[str, Any] | None:
-    """Return the last check's mark with every key there."""
-    for mark in reversed(marks):
-        if mark["kind"] == "check":
-            absent = {"ok": False, "missing": "", "criteria": [], "measured": None, "evidence": {}}
-            return {**absent, **mark}
-    return None
+def _last_check(marks: Marks) -> Mark | None:
+    return next((mark for mark in reversed(marks) if mark.kind == "check"), None)
 
 
-def _criteria(mark: Mapping[str, Any]) -> tuple[Criterion, ...]:
-    return tuple(Criterion(**one) for one in mark["criteria"])
+def _criteria(mark: Mark) -> tuple[Criterion, ...]:
+    return tuple(Criterion(one.name, one.ok, one.expected, one.got, one.source) for one in mark.criteria)
 
 
-def _measured(mark: Mapping[str, Any]) -> Measured | None:
-    one = mark["measured"]
-    return None if one is None else Measured(one["text"], one["source"], one.get("option", ""))
-
-
-def _outcome(measured: Measured) -> Outcome:
-    return Outcome(measured.text, measured.source, measured.option)
+def _measured(mark: Mark) -> Measured | None:
+    one = mark.measured
+    return None if one is None else Measured(one.text, one.source, one.option)
 
 
 def _worked(times: Iterable[str]) -> float:
     """Return the seconds between the first and the last of these times, without the breaks."""
-    moments = sorted(datetime.fromisoformat(time).timestamp() for time in times if time)
+    moments = sorted(moment for moment in map(_moment, times) if moment)
     gaps = (later - earlier for earlier, later in pairwise(moments))
     return sum(gap for gap in gaps if gap <= PAUSE_S)
+
+
+def _moment(time: str) -> float:
+    """Return a ledger's time as seconds since the epoch; 0 for one that is none."""
+    try:
+        return datetime.fromisoformat(time).timestamp()
+    except ValueError:
+        return 0.0

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import msgspec
 from tinydb import where
 from tinydb.table import Table
 
@@ -48,7 +49,7 @@ class Ledger:
         self._view_head = ""
 
     @classmethod
-    def open(cls, folder: Path, create: bool = False) -> Ledger:
+    def open(cls, folder: Path, create: bool = False, readonly: bool = False) -> Ledger:
         """Open a ledger, read-only where it cannot be written; with `create`, make it where it is missing.
 
         Trusts `view.json` when it is whole and its journal position is in the journal, and then verifies only
@@ -65,7 +66,7 @@ class Ledger:
                 (folder / "runs").mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise LedgerError(f"cannot be made: {error.strerror}", where=str(folder)) from error
-        journal = Journal(folder)
+        journal = Journal(folder, readonly)
         snapshot = view.load(folder / "view.json")
         trusted = snapshot is not None and journal.seek(snapshot[1])
         tables = Tables(snapshot[0] if snapshot and trusted else None)
@@ -103,9 +104,21 @@ class Ledger:
         """TinyDB's table of checkpoint documents."""
         return self.db.table(CHECKPOINTS)
 
-    def marks(self) -> list[dict[str, Any]]:
-        """Return what the learner did in the course, oldest first."""
-        return [dict(document) for document in self.db.table(COURSE)]
+    def marks(self) -> list[records.Mark]:
+        """Return what the learner did in the course, oldest first. What is no such record is left to the audit."""
+        found = []
+        for document in self.db.table(COURSE):
+            try:
+                found.append(msgspec.convert(dict(document), records.Mark))
+            except msgspec.ValidationError:
+                continue
+        return found
+
+    def next_id(self, table: str) -> int:
+        """Return a document id above every one that the table has had."""
+        with self.journal.mutex:
+            self.journal.refresh()
+            return self._tables.next_id(table)
 
     def run_folder(self, run_id: str) -> Path:
         """Return where a run's files lie. Raises LedgerError on what cannot be a run id."""
@@ -196,7 +209,7 @@ class Ledger:
                 self.write(kind, changed)
             return self.run(run_id) or {}
 
-    def mark(self, fn: Callable[[list[dict[str, Any]]], records.Mark | None]) -> records.Mark | None:
+    def mark(self, fn: Callable[[list[records.Mark]], records.Mark | None]) -> records.Mark | None:
         """Journal the mark that `fn` makes, seeing all the marks before it; None journals nothing.
 
         Nobody can write between the reading and the writing. Raises LedgerError as `Journal.append`.
