@@ -1,6 +1,6 @@
 """One case of bench/memory_truth.py: a few steps of a stock trainer, and what they took.
 
-Imports what does not touch the GPU, waits for the case's file, trains, and prints one `ROW {json}` a process.
+Imports what does not touch the GPU, waits for the case's file, trains, and writes `row-<rank>.json` beside it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import subprocess
 import tempfile
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -309,7 +310,11 @@ def main() -> None:
     case = json.loads(options.case.read_text())
     if options.tiny:
         case |= {"seq": min(case["seq"], 32)}
-    print("ROW " + json.dumps(measure(case, options.device, options.tiny)), flush=True)
+    try:
+        row = measure(case, options.device, options.tiny)
+    except Exception:
+        row = {**case, "error": traceback.format_exc()[-1500:]}
+    options.case.with_name(f"row-{RANK}.json").write_text(json.dumps(row))
 
 
 if __name__ == "__main__":
