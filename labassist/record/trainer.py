@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from labassist.errors import InputError
-from labassist.record import lag, protocol, recorder, trainer_start
+from labassist.record import lag, protocol, recorder, trainer_mends, trainer_start
 from labassist.record.inspect import workspace_of
 from labassist.record.protocol import Order
 from labassist.record.trainer_files import Sealer
@@ -111,6 +111,12 @@ class Recording:
         self.mends: list[dict[str, Any]] = []
         self.config = config_of(trainer)
         self.resumer = Resumer(trainer, self.order, self._tell)
+        if count := trainer_mends.keep_differentiable(trainer.model):
+            self._tell(
+                f"{count} 4-bit layers stay as they are in evaluations: bitsandbytes would repack them for a kernel "
+                "without a backward, and training would go on without their gradients",
+                {"mend": "repack", "count": count},
+            )
         self._recorder: recorder.Recorder | None = None
         self._lagged: lag.Lagged | None = None
         self._sealer: Sealer | None = None
