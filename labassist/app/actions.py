@@ -46,7 +46,7 @@ ACTIONS = (
     Action("open", "enter,o", "open", "Open the lab at its next step.", (COURSE,)),
     Action("newest", "r", "open run", "Open the live run, or else the newest one.", (COURSE,)),
     Action("jobs", "s", "start a job", "List the jobs; any can be started without a lab.", (COURSE, LAB)),
-    Action("start", "enter,r", "run", "Start a recorded run of the job; asks for its profile.", (JOBS,)),
+    Action("start", "enter,r", "run", "Start a recorded run of the job; asks a profile.", (JOBS,)),
     Action("choose", "enter", "start", "Start with the highlighted profile.", (CHOICE,)),
     Action("guess", "enter", "guess", "Commit your guess: a letter, or enter and type it.", (LAB,)),
     Action("run_or_stop", "space", "run", "Start the step's run, or ask it for its end.", (LAB,)),
@@ -71,10 +71,10 @@ ACTIONS = (
     Action("again", "r", "again", "Make the runs of the experiment anew.", (EXPERIMENT,)),
     Action("stop", "s", "stop after checkpoint", "Ask the run for a checkpoint and its end.", (RUN,)),
     Action("replay", "r", "replay", "Run the recorded code again, compare every bit.", (RUN, LEDGER)),
-    Action("audit", "a", "audit", "Is all that was recorded of the run as it was?", (RUN, LEDGER)),
+    Action("audit", "a", "audit", "Say whether all that was recorded is as it was.", (RUN, LEDGER)),
     Action("note", "n", "note", "Keep a note with the run.", (RUN, LEDGER)),
-    Action("find", "slash", "find", "Find runs: lr>1e-4 state=failed job~train, or a word.", (LEDGER,)),
-    Action("sort", "s", "sort", "Sort by the next column: when, loss, steps, job …", (LEDGER,)),
+    Action("find", "slash", "find", "Find runs: lr>1e-4 state=failed job~train, a word.", (LEDGER,)),
+    Action("sort", "s", "sort", "Sort by the next column: when, loss, steps, job.", (LEDGER,)),
     *(
         Action(f"tab({at})", str(at), name, f"Show the run's {name}.", (RUN,), listed=False)
         for at, name in enumerate(TABS, 1)
@@ -83,14 +83,14 @@ ACTIONS = (
     Action("read(1, True)", "right", "later", "Further right; on past the newest: off.", _OVER, False),
     Action("read(-1, False)", "comma", "step before", "Read them one step earlier.", _OVER, False),
     Action("read(1, False)", "full_stop", "step after", "Read them one step later.", _OVER, False),
-    Action("series", "u", "next series", "Draw the next series: loss, grad norm, lr …", (RUN, COMPARE)),
+    Action("series", "u", "next series", "Draw the next series: loss, grad norm, lr.", (RUN, COMPARE)),
     Action("smooth", "v", "average", "Lay a moving average over the curve, or not.", (RUN, COMPARE)),
     Action("log_scale", "g", "log scale", "A logarithmic scale, or a linear one.", (RUN, COMPARE)),
     Action(
         "copy", "y", "copy", "Copy the command, and keep it in a file.", (LAB, RUN, LEDGER, PLAN, EXPERIMENT)
     ),
     Action("plan", "p", "plan", "What a training needs, takes and costs.", (COURSE,)),
-    Action("checkpoints", "c", "checkpoints", "Is a resume from them exact?", (COURSE, RUN)),
+    Action("checkpoints", "c", "checkpoints", "Say whether a resume from them is exact.", (COURSE, RUN)),
     Action("ledger", "l", "ledger", "Open the ledger: every recorded run.", (COURSE, LAB, JOBS, RUN)),
     Action("machine", "m", "machine", "Each GPU and the host.", (COURSE, LAB, JOBS, RUN, LEDGER)),
     Action("where", "w", "where from", "Where the numbers on this screen come from.", MAIN),
@@ -116,6 +116,8 @@ NAMES = {
     "colon": ":",
     "comma": ",",
     "full_stop": ".",
+    "plus": "+",
+    "minus": "-",
 }
 
 

@@ -132,9 +132,12 @@ def clock_of(seconds: float) -> str:
     return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
 
 
+_ASCII = str.maketrans(dict(zip("…·—–‘’“”×→←−•", "~---''\"\"x><-*", strict=True)))
+
+
 def plain(text: str) -> str:
-    """Return a text with a `?` for each character that an ASCII terminal lacks."""
-    return text.encode("ascii", "replace").decode()
+    """Return a text of the same length with what an ASCII terminal has, and a `?` for what it lacks."""
+    return text if text.isascii() else text.translate(_ASCII).encode("ascii", "replace").decode()
 
 
 def rate(tokens: float) -> str:

@@ -429,8 +429,7 @@ class StepScreen(LabScreen):
             pager.show([[(said, "bad" if self._problem else "dim")]])
             return
         width = min(84, max(20, pager.size.width))
-        text = words.plain(step["text"]) if self.lab.plain else step["text"]
-        pager.show(drawn(text, width, self.lab.signs) + coursefacts.hint_lines(step))
+        pager.show(drawn(step["text"], width, self.lab.signs) + coursefacts.hint_lines(step))
 
     def _show_ask(self) -> None:
         step, marks = self.step, self.lab.signs

@@ -317,7 +317,7 @@ class RunScreen(LabScreen):
 
     def _show_log(self) -> None:
         skipped = f" (the end of it; {self._skipped:,} bytes before are in log.txt)" if self._skipped else ""
-        lines: list[Line] = [[(words.plain(text) if self.lab.plain else text, "plain")] for text in self._log]
+        lines: list[Line] = [[(text, "plain")] for text in self._log]
         before: list[Line] = [[(f"log{skipped}", "dim")]] if skipped else []
         self.query_one("#whole-log", Pager).show([*before, *lines])
         self._view.show_log(lines, self._skipped)

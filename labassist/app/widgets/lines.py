@@ -12,7 +12,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from labassist.app.palette import STYLES
-from labassist.app.words import Line, Piece, length
+from labassist.app.words import Line, Piece, length, plain
 
 
 class Lines(Widget):
@@ -60,7 +60,10 @@ class Lines(Widget):
 def painted(widget: Widget, line: Line, width: int) -> Strip:
     """Return a line laid over a widget's own style, cut or filled to `width` cells."""
     own = widget.rich_style
-    segments = [Segment(text, own + STYLES[kind]) for text, kind in line if text]
+    ascii_only = getattr(widget.app, "plain", False)
+    segments = [
+        Segment(plain(text) if ascii_only else text, own + STYLES[kind]) for text, kind in line if text
+    ]
     return Strip(segments).adjust_cell_length(width, own)
 
 

@@ -16,7 +16,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from labassist.app.palette import HERE, STYLES
-from labassist.app.words import Piece
+from labassist.app.words import Piece, plain
 
 
 @dataclass(frozen=True)
@@ -233,9 +233,11 @@ class Rows(Widget, can_focus=True):
         ]
         fixed = sum(column.width for column, _ in shown) + len(shown) - 1 + len(mark)
         segments = [Segment(mark, self._style("key", here))]
+        ascii_only = getattr(self.app, "plain", False)
         for number, (column, (text, kind)) in enumerate(shown):
             room = column.width or max(4, width - fixed)
             text = text if len(text) <= room else text[: room - 1] + "~"
+            text = plain(text) if ascii_only else text
             padded = text.rjust(room) if column.right else text.ljust(room)
             gap = " " if number < len(shown) - 1 else ""
             segments.append(Segment(padded + gap, self._style(kind, here)))
