@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from labassist.errors import CheckpointError, CodeError, LedgerError
-from labassist.ledger import foreign, names, view
+from labassist.ledger import foreign, names, origin, view
 from labassist.ledger.anchor import Anchor, is_in, take
 from labassist.ledger.audit_answer import Audit
 from labassist.ledger.entries import Entry, Head, decode_entry, decode_head, split, whole_lines
@@ -70,6 +70,8 @@ def audit(
         if checkpoint["run"] in ids:
             _check_checkpoint(found, folder, objects, checkpoint, owners, seen)
     if run is None:
+        _check_imports(found, objects, entries)
+        _check_code_store(found, folder, seen)
         _check_course(found, tables)
         _check_objects(found, objects, seen)
         found.not_covered += sorted(
@@ -78,6 +80,30 @@ def audit(
             if path.is_file() and path not in seen and path.stat().st_size
         )
     return found
+
+
+def _check_imports(found: Audit, objects: Objects, entries: list[Entry]) -> None:
+    """What came from another ledger is still as that one's own journal lines, kept here, say."""
+    for entry in entries:
+        if entry.origin:
+            found.count("imports")
+            for message in origin.differences(entry, objects):
+                path = f"objects/{entry.origin}"
+                found.problems.append(Problem("origin-broken", message, entry.run, path))
+
+
+def _check_code_store(found: Audit, folder: Path, seen: set[Path]) -> None:
+    """The commits that came with imported runs are whole."""
+    store = folder / "code.git"
+    if not store.exists():
+        return
+    from labassist.ledger.codestore import check
+
+    found.count("code stores")
+    trouble = check(folder)
+    if trouble:
+        found.problems.append(Problem("code-damaged", trouble, path=store.name))
+    seen.update(path for path in store.rglob("*") if path.is_file())
 
 
 def _check_anchor(found: Audit, anchor: Anchor, entries: list[Entry]) -> None:
@@ -347,11 +373,11 @@ def _check_code(found: Audit, workspace: Path, document: dict[str, Any]) -> None
             found.problems.append(Problem("object-missing", message, one.run, f"objects/{one.sha}"))
     if code["vcs"] != "git":
         return
-    from labassist.ledger.gitcmd import open_repository
+    from labassist.ledger.codestore import holder
 
     found.count("commits")
     try:
-        there = open_repository(workspace).has_commit(code["commit"])
+        there = holder(workspace, workspace / "ledger", code["commit"]).has_commit(code["commit"])
     except CodeError as error:
         found.problems.append(Problem("commit-unknown", error.what, document["id"]))
         return

@@ -157,6 +157,12 @@ def read_curve(path: Path, *, limit_bytes: int | None = None) -> Curve:
     return reader.curve()
 
 
+def ranks(*folders: Path) -> list[int]:
+    """Return the ranks that have a curve in any of these run folders."""
+    names = {path.name for folder in folders for path in folder.glob("metrics-rank*.jsonl")}
+    return sorted(int(name.removeprefix("metrics-rank").removesuffix(".jsonl")) for name in names)
+
+
 def joined(ledger: Ledger, run_id: str, *, rank: int = 0) -> Curve:
     """Return the curve of a run's whole lineage, as if it had never been interrupted.
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from labassist.errors import CodeError, LedgerError
-from labassist.ledger import curves
-from labassist.ledger.gitcmd import Private, open_repository, private
+from labassist.ledger import codestore, curves
+from labassist.ledger.gitcmd import Private, private
 from labassist.ledger.kept import GONE, LINK, listing, take_away
 from labassist.ledger.objects import Objects
 from labassist.ledger.records import Code, Kept, to_run
@@ -101,11 +101,14 @@ def _not_stored(a: Code, b: Code, objects: Objects) -> list[str]:
 
 def _patch_of_trees(a: Code, b: Code, objects: Objects, workspace: Path) -> str:
     """Return what git shows between the two runs' trees, made in a private object directory."""
-    repo = open_repository(workspace)
+    repos = []
     for code in (a, b):
+        repo = codestore.holder(workspace, objects.folder.parent, code.commit)
         if not repo.has_commit(code.commit):
             raise CodeError(f"the commit {code.commit[:12]} is not in this repository", where=str(repo.top))
-    with private(repo, a.commit, repo.top) as git:
+        repos.append(repo)
+    with private(repos[0], a.commit, repos[0].top) as git:
+        codestore.borrow(git, repos)
         trees = [_tree(git, code, objects) for code in (a, b)]
         shown = git.run("diff-tree", "-p", "-r", "--no-color", "--no-ext-diff", "--find-renames", *trees)
     return shown.decode(errors="replace")

@@ -220,11 +220,6 @@ def open_repository(folder: Path, *, submodule: bool = False) -> Repository:
     return Repository(top, git_dir, common, objects, index, head, branch)
 
 
-def repository(workspace: Path) -> Path:
-    """Return the top folder of the repository that encloses the workspace. Raises CodeError."""
-    return open_repository(workspace).top
-
-
 @contextmanager
 def private(repo: Repository, commit: str, work_tree: Path, scratch: Path | None = None) -> Iterator[Private]:
     """Make a private git directory at `commit` over `work_tree`, inside `scratch`, and remove it after.

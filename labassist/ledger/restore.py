@@ -9,6 +9,7 @@ import stat
 from pathlib import Path, PurePosixPath
 
 from labassist.errors import CodeError, LedgerError, RestoreError
+from labassist.ledger import codestore
 from labassist.ledger.gitcmd import Private, Repository, open_repository, private
 from labassist.ledger.kept import GONE, LINK, code_digest, digest_without_git, listing, take_away
 from labassist.ledger.objects import Objects
@@ -18,8 +19,8 @@ from labassist.ledger.records import Code, Kept
 def restore(code: Code, objects: Objects, repository: Path, into: Path) -> None:
     """Write the code of a run into `into`, which must be empty or absent, and verify every file of it.
 
-    `repository` is any folder of a repository that has the commit; nothing in it changes. For vcs none it
-    is not looked at. A file that was recorded by hash only is copied from the repository's working tree
+    `repository` is any folder of a repository that has the commit, or the ledger's own one has it; nothing in
+    it changes. For vcs none it is not looked at. A file that was recorded by hash only is copied from the repository's working tree
     where it still is the same; else it stays absent (see `missing`). Raises RestoreError, and then leaves
     `into` as it was.
     """
@@ -51,9 +52,9 @@ def _restore(code: Code, objects: Objects, repository: Path, into: Path) -> None
         for kept in (*extra, *changed):
             _check_path(kept.path)
         if code.vcs == "git":
-            repo = open_repository(repository)
+            repo = codestore.holder(repository, objects.folder.parent, code.commit)
             _check_out(code, objects, repo, into, extra, changed)
-            _check_out_submodules(code, repo, into)
+            _check_out_submodules(code, objects.folder.parent, repo, into)
             _copy_large(extra, repo.top, into)
         elif digest_without_git(extra) != code.digest:
             raise RestoreError("the recorded files do not make the recorded digest")
@@ -104,20 +105,22 @@ def _write_tree(git: Private) -> None:
         ) from error
 
 
-def _check_out_submodules(code: Code, repo: Repository, into: Path) -> None:
-    """Write each recorded submodule from the user's copy of it, outer ones first."""
+def _check_out_submodules(code: Code, ledger: Path, repo: Repository, into: Path) -> None:
+    """Write each recorded submodule from the user's copy of it or the ledger's, outer ones first."""
     found: dict[str, Repository] = {}
     for entry in sorted(code.submodules):
         path, _, commit = entry.rpartition(" ")
         _check_path(path)
-        module = found[path] = _submodule(repo, found, path, commit)
+        module = found[path] = _submodule(repo, ledger, found, path, commit)
         (into / path).mkdir(parents=True, exist_ok=True)
         with private(module, commit, into / path, scratch=into.parent) as git:
             git.run("read-tree", commit)
             _write_tree(git)
 
 
-def _submodule(repo: Repository, outer: dict[str, Repository], path: str, commit: str) -> Repository:
+def _submodule(
+    repo: Repository, ledger: Path, outer: dict[str, Repository], path: str, commit: str
+) -> Repository:
     """Return a local repository of the submodule that has the commit. Raises RestoreError."""
     if (repo.top / path / ".git").exists():
         module = open_repository(repo.top / path, submodule=True)
@@ -132,6 +135,9 @@ def _submodule(repo: Repository, outer: dict[str, Repository], path: str, commit
         module = Repository(repo.top, store, store, store / "objects", store / "index", commit, "")
         if module.has_commit(commit):
             return module
+    imported = codestore.kept(ledger, repo.top)
+    if imported is not None and imported.has_commit(commit):
+        return imported
     raise RestoreError(
         f"commit {commit[:12]} of the submodule is not here",
         where=path,

@@ -24,7 +24,7 @@ from labassist.ledger import environment, package, secrets
 from labassist.ledger.records import Code, Kept, Mode, Origin, Run, to_document
 from labassist.ledger.store import Ledger, new_run_id
 from labassist.record.environment import environment_for
-from labassist.runs import life
+from labassist.runs import artifacts, life
 from labassist.runs.absorb import now
 from labassist.workspace import Workspace
 
@@ -84,6 +84,8 @@ def launch(
     folder = ledger.run_folder(run_id)
     try:
         folder.mkdir(parents=True, mode=0o700)
+        if os.environ.get(artifacts.VARIABLE):
+            artifacts.checkpoints_place(folder)
     except OSError as error:
         raise LedgerError(f"cannot record here: {error.strerror}", where=str(folder)) from error
     locks: list[int] = []
@@ -271,10 +273,11 @@ def _never_started(run: dict[str, Any]) -> dict[str, Any]:
 
 
 def _preflight_disk(workspace: Workspace) -> None:
-    free = shutil.disk_usage(workspace.root).free
-    if free < LOW_DISK_BYTES:
-        raise LedgerError(
-            f"only {free // 2**20} MiB of disk are free, too few for checkpoints",
-            where=str(workspace.root),
-            mend="free some space or move the workspace",
-        )
+    for place in (workspace.root, artifacts.disk(workspace.root)):
+        free = shutil.disk_usage(place).free
+        if free < LOW_DISK_BYTES:
+            raise LedgerError(
+                f"only {free // 2**20} MiB of disk are free, too few for checkpoints",
+                where=str(place),
+                mend=f"free some space, or name a folder on a larger disk: {artifacts.VARIABLE}=DIR",
+            )

@@ -10,8 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,17 +19,16 @@ import msgspec
 from tinydb import where
 
 from labassist.errors import InputError, LedgerError, RestoreError
-from labassist.ledger import curves, gitcmd, package, restore, secrets, verdict
+from labassist.ledger import codestore, curves, package, restore, secrets, verdict
 from labassist.ledger.preflight import Difference, preflight
 from labassist.ledger.records import Code, Origin, Verdict, to_document, to_run
 from labassist.ledger.store import Ledger
 from labassist.record.protocol import metrics_file
-from labassist.runs import life
 from labassist.runs.command import in_tree
 from labassist.runs.config import Config
 from labassist.runs.launch import Plan, launch
-from labassist.runs.recover import sweep_scratch
 from labassist.runs.resume import checkpoint_folder, lineage
+from labassist.runs.scratch import scratch
 from labassist.workspace import Workspace
 
 Follow = Callable[[str], dict[str, Any]]
@@ -99,7 +97,7 @@ def replay(
     if breaking and not options.force:
         what = [f"{d.what}: recorded {d.recorded}, here {d.here}" for d in breaking]
         return Replayed("", original["id"], Verdict("INCOMPARABLE", likely_causes=what), differences)
-    with _scratch(workspace) as folder:
+    with scratch(workspace, "replay") as folder:
         say(f"restoring the code of run {original['id']}")
         plan = _plan(workspace, ledger, segments, options, folder)
         for absent in restore.missing(plan.code or Code("none"), ledger.objects, folder / "tree"):
@@ -140,20 +138,6 @@ def _difference_line(difference: Difference) -> str:
     return f"preflight: {difference.what}: recorded {difference.recorded}, here {difference.here} ({word})"
 
 
-@contextlib.contextmanager
-def _scratch(workspace: Workspace) -> Iterator[Path]:
-    sweep_scratch(workspace.scratch)
-    folder = workspace.scratch / f"replay-{uuid.uuid4().hex[:12]}"
-    folder.mkdir(parents=True)
-    lock = life.take(folder / "lock")
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        if lock is not None:
-            os.close(lock)
-
-
 def _plan(
     workspace: Workspace,
     ledger: Ledger,
@@ -167,7 +151,7 @@ def _plan(
     tree.mkdir()
     root = tree
     if record.code.vcs == "git":
-        root = tree / workspace.root.relative_to(gitcmd.repository(workspace.root))
+        root = tree / codestore.inner(workspace.root, ledger.folder, record.id, record.code.commit)
     restore.restore(record.code, ledger.objects, workspace.root, tree)
     recorded_package = (
         package.capture_package(ledger.objects) if options.current_package else record.code.package
@@ -264,9 +248,8 @@ def _compare(
 
 def _ranks(ledger: Ledger, *runs: dict[str, Any]) -> list[int]:
     """Return the ranks that any of the runs has a curve of; always rank 0 of a job."""
-    names = {path.name for run in runs for path in ledger.run_folder(run["id"]).glob("metrics-rank*.jsonl")}
-    ranks = {int(name.removeprefix("metrics-rank").removesuffix(".jsonl")) for name in names}
-    return sorted(ranks | ({0} if runs[0]["kind"] == "job" else set()))
+    ranks = curves.ranks(*(ledger.run_folder(run["id"]) for run in runs))
+    return ranks or ([0] if runs[0]["kind"] == "job" else [])
 
 
 def _final_tensors(

@@ -1,0 +1,112 @@
+"""Commands that hand runs on: to other tools, to another ledger, home from a rented box."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from labassist.cli.parsing import Subparsers
+
+CHECKPOINTS = ("last", "all", "none")
+
+
+def register(sub: Subparsers) -> None:
+    """Add the commands of this group."""
+    from labassist.cli.parsing import command
+
+    parser = command(
+        sub,
+        "export",
+        export,
+        help="hand runs to another ledger or tool",
+        example="labassist export @last --to bundle -o run.tar\nlabassist export --all --to bundle -o everything.tar",
+    )
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="id, unique prefix, @last or @-2")
+    parser.add_argument("--to", required=True, choices=tuple(FORMATS), help="what to make")
+    parser.add_argument("-o", "--output", metavar="PATH", help="where to write it")
+    parser.add_argument("--all", action="store_true", help="every run that has ended")
+    _checkpoints(parser)
+
+    parser = command(
+        sub,
+        "import",
+        import_,
+        help="take the runs of a bundle, or of another workspace, into this ledger",
+        example="labassist import run.tar\nlabassist import /mnt/old-disk/my-lab",
+    )
+    parser.add_argument("path", metavar="PATH", help="a bundle, or the folder of a workspace or ledger")
+
+
+def _checkpoints(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--checkpoints",
+        choices=CHECKPOINTS,
+        default="last",
+        help="which come along: the last one of each run (default), all, none",
+    )
+
+
+def export(args: argparse.Namespace) -> int:
+    """Write runs in another form."""
+    from labassist.errors import InputError
+
+    if bool(args.runs) == args.all:
+        raise InputError(
+            "name the runs, or give --all", where="export", mend="labassist export @last --to bundle"
+        )
+    return FORMATS[args.to](args)
+
+
+def _bundle(args: argparse.Namespace) -> int:
+    """Write a bundle."""
+    from labassist.cli.output import emit, say
+    from labassist.cli.runs import opened
+    from labassist.runs import parcel as parcels
+    from labassist.runs.scratch import scratch
+
+    workspace, ledger = opened(args)
+    with scratch(workspace) as folder:
+        parcel = parcels.collect(workspace, ledger, args.runs, checkpoints=args.checkpoints, scratch=folder)
+        path = Path(args.output or f"labassist-{parcel.head[:12]}.tar").expanduser()
+        digest = parcels.write(parcel, path)
+    for note in parcel.notes:
+        say(f"note: {note}")
+    steps = sum(len(parcel.steps(run)) for run in parcel.runs)
+    size = path.stat().st_size
+    document = {
+        "path": str(path),
+        "sha256": digest,
+        "bytes": size,
+        "runs": parcel.runs,
+        "checkpoints": steps,
+        "notes": parcel.notes,
+    }
+    emit(
+        document,
+        args.json,
+        lambda: (
+            f"wrote {path}: {len(parcel.runs)} runs, {steps} checkpoints, {size / 2**20:,.1f} MiB\nsha256 {digest}"
+        ),
+    )
+    return 0
+
+
+FORMATS: dict[str, Callable[[argparse.Namespace], int]] = {"bundle": _bundle}
+"""What `export --to` takes, and who writes it."""
+
+
+def import_(args: argparse.Namespace) -> int:
+    """Take runs in."""
+    from labassist.cli.output import emit, say
+    from labassist.cli.runs import opened
+    from labassist.runs.bring import bring
+
+    workspace, ledger = opened(args)
+    merged = bring(workspace, ledger, Path(args.path).expanduser())
+    for note in merged.notes:
+        say(f"note: {note}")
+    emit(merged.document(), args.json, merged.text)
+    return 0

@@ -1,0 +1,300 @@
+"""Take runs from a parcel into a ledger: everything is checked first, and an import can be repeated.
+
+Objects and files come first, the journal's `import` entry of a run last, so a death in between leaves nothing
+that counts. The entry names the lines of the other journal that made the documents, so that its chain can
+still be verified here. A run that is here already is left as it is, brought up to date where it only went on
+over there, and refused where it was changed on both sides.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from labassist.errors import CheckpointError, InputError, LedgerError
+from labassist.ledger import codestore, origin
+from labassist.ledger.entries import RUN_NAME, Entry
+from labassist.ledger.objects import Objects
+from labassist.ledger.origin import MARKS, Line, Replayed, without_place
+from labassist.ledger.refs import needed
+from labassist.ledger.store import Ledger
+from labassist.ledger.view import COURSE
+from labassist.record.inspect import inspect
+from labassist.record.protocol import file_sha256
+from labassist.runs.artifacts import checkpoints_place
+from labassist.runs.parcel import Parcel
+
+Place = Callable[[Path, Path], None]
+"""Puts a file that is a parcel's into the ledger: moves, links or copies it."""
+
+What = Literal["new", "newer", "same"]
+
+
+@dataclass
+class Merged:
+    """What an import brought."""
+
+    new: list[str] = field(default_factory=list)
+    newer: list[str] = field(default_factory=list)
+    """Runs that were here and have gone on over there."""
+    same: list[str] = field(default_factory=list)
+    checkpoints: int = 0
+    """Whole checkpoints that came along and were not here."""
+    marks: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    def document(self) -> dict[str, Any]:
+        """Return the JSON document of `import --json`."""
+        return {
+            "new": self.new,
+            "newer": self.newer,
+            "same": self.same,
+            "checkpoints": self.checkpoints,
+            "course_marks": self.marks,
+            "notes": self.notes,
+        }
+
+    def text(self) -> str:
+        """Return the answer in lines for a person."""
+        lines = [f"imported {run}" for run in self.new] + [f"brought up to date {run}" for run in self.newer]
+        counts = (
+            f"{len(self.new)} new runs, {len(self.newer)} brought up to date, {len(self.same)} here already"
+        )
+        return "\n".join(
+            [*lines, f"{counts}; {self.checkpoints} checkpoints, {self.marks} marks of the course"]
+        )
+
+
+def merge(parcel: Parcel, ledger: Ledger, place: Place) -> Merged:
+    """Import a parcel. Raises InputError for a clash and LedgerError for damage; nothing is journalled then."""
+    made = {run: origin.replay(lines, run) for run, lines in parcel.lines.items()}
+    if set(parcel.runs) != made.keys() - {MARKS}:
+        raise LedgerError(
+            "the parcel's runs and the lines of its journal are not the same", where=parcel.host
+        )
+    plan = _plan(parcel, ledger, made)
+    for run in parcel.runs:
+        _check_run(parcel, run, made[run], _fresh(parcel, ledger, run), plan[run])
+    _bring_objects(parcel, ledger.objects)
+    if parcel.code is not None:
+        codestore.unpack(parcel.code, ledger.folder, parcel.runs, parcel.places, parcel.shallow)
+    steps = {run: _bring_files(parcel, ledger, run, plan[run], place) for run in parcel.runs}
+    os.sync()  # before the journal says that they are here
+    merged = Merged(notes=list(parcel.notes))
+    with ledger.journal.locked():
+        plan = _plan(parcel, ledger, made)  # once more, because only now can nobody write in between
+        for run in parcel.runs:
+            _journal(parcel, ledger, run, plan[run], made[run], steps[run], merged)
+        _merge_marks(parcel, ledger, made.get(MARKS), merged)
+    ledger.save_view()
+    return merged
+
+
+def _plan(parcel: Parcel, ledger: Ledger, made: dict[str, Replayed]) -> dict[str, What]:
+    """Say of each run what it brings. Raises InputError on a clash."""
+    own = _own_lines(ledger)
+    return {run: _compare(ledger, own, run, parcel.lines[run], made[run]) for run in parcel.runs}
+
+
+def _fresh(parcel: Parcel, ledger: Ledger, run: str) -> list[int]:
+    """Return the steps of the checkpoints that come along and have no files here."""
+    rows = {step: ledger.checkpoint(run, step) for step in parcel.steps(run)}
+    return [step for step, row in rows.items() if row is None or row.get("left")]
+
+
+@dataclass
+class _Own:
+    """What this ledger's journal says of its runs."""
+
+    lines: dict[str, list[str]] = field(default_factory=dict)
+    """Run -> the hashes of its entries here."""
+    imported: dict[str, list[Line]] = field(default_factory=dict)
+    """Run -> the lines that it was imported with last."""
+    changed: set[str] = field(default_factory=set)
+    """Runs that were changed here after that."""
+
+
+def _own_lines(ledger: Ledger) -> _Own:
+    own = _Own()
+    for run, lines in origin.lines_by_run(ledger.folder).items():
+        own.lines[run] = [line.hash for line in lines]
+        for line in lines:
+            entry = msgspec.json.decode(line.line[65:], type=Entry)
+            if entry.origin:
+                own.imported[run] = origin.load(entry.origin, ledger.objects)
+                own.changed.discard(run)
+            elif run in own.imported:
+                own.changed.add(run)
+    return own
+
+
+def _compare(ledger: Ledger, own: _Own, run: str, lines: list[Line], made: Replayed) -> What:
+    """Say whether a run is new, has only gone on over there, or brings nothing new. Raises InputError on a clash."""
+    here = ledger.run(run)
+    if not RUN_NAME.fullmatch(run) or made.run is None:
+        raise LedgerError(f"{run!r} is no run of the parcel's journal")
+    if here is None:
+        return "new"
+    theirs = [line.hash for line in lines]
+    known = [line.hash for line in own.imported[run]] if run in own.imported else own.lines[run]
+    if known[: len(theirs)] == theirs:
+        return "same"
+    if theirs[: len(known)] == known and run not in own.changed:
+        return "newer"
+    checkpoints = {row["step"]: without_place(dict(row)) for row in ledger.checkpoints if row["run"] == run}
+    if here == made.run and checkpoints == {k: without_place(v) for k, v in made.checkpoints.items()}:
+        return "same"
+    if theirs[: len(known)] == known:
+        why = "it was changed here since it was imported, and over there too"
+    else:
+        differing = sorted(key for key in here.keys() | made.run.keys() if here.get(key) != made.run.get(key))
+        why = (
+            f"another run has this id here; they differ in {', '.join(differing[:4]) or 'their checkpoints'}"
+        )
+    raise InputError(why, where=f"run {run}", mend="import the others by name: export them one by one")
+
+
+def _check_run(parcel: Parcel, run: str, made: Replayed, steps: list[int], what: What) -> None:
+    """Hold a run's files against its seals, and its checkpoints against their manifests. Raises LedgerError."""
+    assert made.run is not None  # _compare saw it
+    for one in needed(made.run, _Packed(parcel)):
+        if one.sha not in parcel.objects:
+            raise LedgerError(f"the run's {one.what} did not come along", where=f"run {run}")
+    files = parcel.files.get(run, {})
+    if made.run.get("seals") and what != "same":
+        for name, seal in json.loads(parcel.objects[made.run["seals"]].read_bytes()).items():
+            if name not in files or _prefix(files[name], seal["bytes"]) != seal["sha256"]:
+                raise LedgerError(f"{name} is not as it was sealed", where=f"run {run}", mend="copy it again")
+    for step in steps:
+        row = made.checkpoints.get(step)
+        folder = files[f"checkpoints/step-{step:08d}/COMMIT"].parent
+        try:
+            inspect(folder)
+            whole = row is not None and file_sha256(folder / "manifest.json") == row["manifest"]
+        except CheckpointError as error:
+            raise LedgerError(
+                f"the checkpoint at step {step}: {error.what}", where=f"run {run}", mend="copy it again"
+            ) from error
+        if not whole:
+            raise LedgerError(f"the checkpoint at step {step} is not the one journalled", where=f"run {run}")
+
+
+class _Packed(Objects):
+    """The objects of a parcel, wherever they lie."""
+
+    def __init__(self, parcel: Parcel) -> None:
+        super().__init__(Path())
+        self._places = parcel.objects
+
+    def path(self, sha: str) -> Path:
+        """Return where the object lies."""
+        super().path(sha)
+        return self._places.get(sha, Path(sha))
+
+
+def _prefix(path: Path, size: int) -> str:
+    """Return the SHA-256 of a file's first bytes."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while size > 0 and (block := file.read(min(size, 1 << 20))):
+            digest.update(block)
+            size -= len(block)
+    return digest.hexdigest() if size == 0 else ""
+
+
+def _bring_objects(parcel: Parcel, objects: Objects) -> None:
+    for sha, path in parcel.objects.items():
+        if not objects.has(sha) and objects.put_file(path) != sha:
+            raise LedgerError("an object is not what its name says", where=str(path), mend="copy it again")
+
+
+def _bring_files(parcel: Parcel, ledger: Ledger, run: str, what: What, place: Place) -> list[int]:
+    """Put a run's files where they belong; return the steps of the checkpoints that were not here."""
+    folder = ledger.run_folder(run)
+    new = _fresh(parcel, ledger, run)
+    wanted = {f"step-{step:08d}" for step in new}
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for name, path in parcel.files.get(run, {}).items():
+            parts = Path(name).parts
+            if len(parts) > 2 and parts[1] not in wanted:
+                continue
+            if len(parts) <= 2 and what == "same":
+                continue
+            target = checkpoints_place(folder) / Path(*parts[1:]) if len(parts) > 1 else folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.unlink(missing_ok=True)
+            place(path, target)
+    except OSError as error:
+        raise LedgerError(
+            f"the run cannot be put here: {error.strerror}; nothing is journalled yet",
+            where=str(folder),
+            mend="free some space, then import again",
+        ) from error
+    return new
+
+
+def _journal(
+    parcel: Parcel, ledger: Ledger, run: str, what: What, made: Replayed, steps: list[int], merged: Merged
+) -> None:
+    """Write the `import` entry of a run, where it brings anything."""
+    left = f"on {parcel.host}, as it was on {parcel.made[:10]}"
+    rows = []
+    for step, document in made.checkpoints.items():
+        here = ledger.checkpoint(run, step)
+        if here is not None and step not in steps:
+            continue  # its files are here, or were dropped here on purpose
+        row = without_place(document)
+        if document.get("pruned"):
+            row["pruned"] = True
+        elif step not in steps and not (ledger.folder / row["path"]).exists():
+            row["left"] = document.get("left") or left
+        rows.append(row)
+    {"new": merged.new, "newer": merged.newer, "same": merged.same}[what].append(run)
+    merged.checkpoints += len(steps)
+    if what == "same" and not steps:
+        return
+    kept = origin.store(parcel.lines[run], ledger.objects)
+    ledger.put("import", run, run=None if what == "same" else made.run, checkpoints=rows, origin=kept)
+
+
+def _merge_marks(parcel: Parcel, ledger: Ledger, made: Replayed | None, merged: Merged) -> None:
+    """Add the marks of the course that are not here, under one entry."""
+    here = [dict(row) for row in ledger.db.table(COURSE)]
+    fresh = [mark for mark in (made.marks if made else []) if mark not in here]
+    if not fresh:
+        return
+    first = ledger.next_id(COURSE)
+    rows = {str(first + number): mark for number, mark in enumerate(fresh)}
+    kept = origin.store(parcel.lines[MARKS], ledger.objects)
+    ledger.journal.append("import", put={COURSE: rows}, origin=kept)
+    merged.marks = len(fresh)
+
+
+def moved(source: Path, target: Path) -> None:
+    """Move a file, across disks too."""
+    shutil.move(source, target)
+
+
+def linked(source: Path, target: Path) -> None:
+    """Link a file that neither side will ever write again; copy it where that cannot be."""
+    if "checkpoints" in target.parts[-4:-1]:
+        try:
+            os.link(source, target)
+            return
+        except OSError:
+            pass  # another disk, or a file system without links: the copy below is as good
+    copied(source, target)
+
+
+def copied(source: Path, target: Path) -> None:
+    """Copy a file."""
+    shutil.copyfile(source, target)
