@@ -58,7 +58,7 @@ class Saver:
         from labassist.record import tensors
 
         values = {name: _value(owner) for name, owner in states.items() if owner is not None}
-        rng = _gather_rng()
+        rng = gather_rng()
         self._last = step
         if protocol.rank() != 0:
             return
@@ -166,6 +166,11 @@ def restore_rng(state: Mapping[str, Any]) -> None:
             f"the checkpoint holds the RNG of {len(ranks)} ranks, this is rank {rank}",
             mend=f"resume with {len(ranks)} processes",
         )
+    if protocol.world_size() != len(ranks):
+        print(
+            f"labassist: saved by {len(ranks)} processes, resumed by {protocol.world_size()}: not the same run",
+            file=sys.stderr,
+        )
     set_rng(ranks[rank])
 
 
@@ -207,7 +212,8 @@ def rng_digest(state: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _gather_rng() -> dict[str, Any]:
+def gather_rng() -> dict[str, Any]:
+    """Return the generators of every rank as a checkpoint's `rng` state; only rank 0 gets them. All must call it."""
     own = capture_rng()
     if protocol.world_size() == 1:
         return {"ranks": [own]}

@@ -213,17 +213,14 @@ class Recording:
             return
         from labassist.record import checkpoint
 
-        if protocol.world_size() > 1:
-            from torch import distributed
-
-            distributed.barrier()  # every rank has written its part
+        generators = checkpoint.gather_rng()  # so every rank has written its part, too
         seal = self._recorder.seal()
         if not state.is_world_process_zero:
             return
         assert self.order.folder is not None
         if self._sealer is None:
             self._sealer = Sealer(self.order.folder, self.order.run, self._recorder.saved)
-        rng = checkpoint.rng_digest({"ranks": [checkpoint.capture_rng()]})
+        rng = checkpoint.rng_digest(generators)
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         self._sealer.seal(state.global_step, folder, {"curve": seal, "rng": rng})
 
@@ -271,7 +268,9 @@ class Recording:
             self._stop_at = step
             return True
         agreed = self.order.folder / "stop-at"
-        if self._stop_at is None:
+        if self.order.stop_after is not None and step >= self.order.stop_after:
+            self._stop_at = step  # every rank has the same order
+        elif self._stop_at is None:
             if agreed.exists():
                 self._stop_at = int(agreed.read_text())
                 ahead.soon = True

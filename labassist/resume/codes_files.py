@@ -180,7 +180,7 @@ CODES: dict[str, Code] = {
     "world-size-changed": Code(
         "warning",
         "saved by {was} ranks, to be resumed by {now}",
-        "Each rank sees other samples; with DDP the steps an epoch and the schedule's length change too.",
+        "Each rank sees other samples, and a random state that is filed by rank is not found; with DDP the steps an epoch and the schedule's length change too.",
         "resume with as many processes as before",
     ),
     "zero-world-size": Code(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ _POLL_S = 0.002
 
 @dataclass
 class Experiment:
-    """Two recorded runs of one plan: one to its end, one that stopped or was killed on the way."""
+    """Two recorded runs of one plan: one to its end, one that was interrupted on the way, once or more often."""
 
     workspace: Workspace
     ledger: Ledger
@@ -40,14 +40,30 @@ class Experiment:
     say: Say
     unbroken: dict[str, Any]
     interrupted: dict[str, Any]
-    origin: Origin
-    checkpoint: Path
+    """The segment that was interrupted last: the resumed run goes on from it."""
+    origins: list[tuple[Origin, Path]]
+    """The checkpoint that each interruption left, in order."""
     report: Report
-    """What a static check says about that checkpoint."""
+    """What a static check says about the last checkpoint."""
 
-    def curve(self, run: dict[str, Any]) -> Curve:
-        """Return the curve of a run's whole lineage."""
-        return curves.joined(self.ledger, run["id"])
+    @property
+    def origin(self) -> Origin:
+        """Where the resumed run goes on."""
+        return self.origins[-1][0]
+
+    @property
+    def checkpoint(self) -> Path:
+        """The folder of the checkpoint there."""
+        return self.origins[-1][1]
+
+    def curve(self, run: dict[str, Any], rank: int = 0) -> Curve:
+        """Return the curve of a rank over a run's whole lineage."""
+        return curves.joined(self.ledger, run["id"], rank=rank)
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks of the unbroken run; each has a curve of its own."""
+        return curves.ranks(self.ledger.run_folder(self.unbroken["id"]))
 
     def resume(self, note: str, drop: list[str]) -> dict[str, Any]:
         """Go on from the interruption, without the states in `drop`, to the end."""
@@ -67,35 +83,28 @@ def interrupt(
     workspace: Workspace,
     ledger: Ledger,
     plan: Plan,
-    at: int | None,
+    at: Sequence[int],
     kill: bool,
     follow: Follow,
     say: Say,
 ) -> Experiment:
-    """Run `plan` to its end, and again up to step `at` (default: half), where it is stopped or killed.
+    """Run `plan` to its end, and again up to a step of `at` (default: half), where it is stopped or killed.
 
-    Raises InputError when a run fails, is too short, or leaves no checkpoint to go on from.
+    After each but the last interruption it goes on to the next. Raises InputError when a run fails, is too
+    short, or leaves no checkpoint to go on from.
     """
     steps = plan.flat.get("steps")
-    if at is not None:
-        _fits(at, steps if isinstance(steps, int) else None)
+    _fit(at, steps if isinstance(steps, int) else None)
     name = "ckpt"
     say("the uninterrupted run")
     unbroken = _finished(follow(launch(workspace, ledger, replace(plan, note=f"{name}: uninterrupted"))))
-    at = at or max(1, unbroken["step"] // 2)
-    _fits(at, unbroken["step"])
-    say(f"the run that is {'killed' if kill else 'stopped'} at step {at}")
-    broken = replace(plan, note=f"{name}: interrupted at step {at}", stop_after=None if kill else at)
-    started = launch(workspace, ledger, broken)
-    if kill:
-        _kill_at(ledger, started, at)
-    interrupted = follow(started)
-    if interrupted["state"] == "finished":
-        raise InputError(
-            "it finished before it could be interrupted",
-            where=f"run {started}",
-            mend="interrupt it earlier (--at), or let it run longer",
-        )
+    at = at or [max(1, unbroken["step"] // 2)]
+    _fit(at, unbroken["step"])
+    verb = "killed" if kill else "stopped"
+    say(f"the run that is {verb} at step {at[0]}")
+    note, stop_after = f"{name}: interrupted at step {at[0]}", None if kill else at[0]
+    started = launch(workspace, ledger, replace(plan, note=note, stop_after=stop_after))
+    interrupted = _interrupted(ledger, started, at[0], kill, follow)
     first = min(curves.joined(ledger, started).steps, default=1)
     if first != 1:
         raise InputError(
@@ -103,6 +112,33 @@ def interrupt(
             where=f"run {started}",
             mend="do not pass resume_from_checkpoint in the script, or clear its output folder",
         )
+    origins = [_origin(ledger, interrupted, say)]
+    for step in at[1:]:
+        say(f"the run that goes on from step {origins[-1][0].step} and is {verb} at step {step}")
+        note, stop_after = f"{name}: interrupted at step {step}", None if kill else step
+        started = go_on(workspace, ledger, started, [], note, stop_after=stop_after).run
+        interrupted = _interrupted(ledger, started, step, kill, follow)
+        origins.append(_origin(ledger, interrupted, say))
+    report = check_path(origins[-1][1], verify=False)
+    assert isinstance(report, Report)
+    return Experiment(workspace, ledger, follow, say, unbroken, interrupted, origins, report)
+
+
+def _interrupted(ledger: Ledger, run_id: str, at: int, kill: bool, follow: Follow) -> dict[str, Any]:
+    """Follow a run that is stopped at step `at`, or kill it there; return its document."""
+    if kill:
+        _kill_at(ledger, run_id, at)
+    interrupted = follow(run_id)
+    if interrupted["state"] == "finished":
+        raise InputError(
+            "it finished before it could be interrupted",
+            where=f"run {run_id}",
+            mend="interrupt it earlier (--at), or let it run longer",
+        )
+    return interrupted
+
+
+def _origin(ledger: Ledger, interrupted: dict[str, Any], say: Say) -> tuple[Origin, Path]:
     notes: list[str] = []
     origin, path = last_checkpoint(ledger, interrupted, notes)
     for note in notes:
@@ -110,22 +146,22 @@ def interrupt(
     if path is None:
         raise InputError(
             f"it had made no checkpoint by step {interrupted['step']}",
-            where=f"run {started}",
+            where=f"run {interrupted['id']}",
             mend="interrupt it later (--at), or make checkpoints more often",
         )
-    report = check_path(path, verify=False)
-    assert isinstance(report, Report)
-    return Experiment(workspace, ledger, follow, say, unbroken, interrupted, origin, path, report)
+    return origin, path
 
 
-def _fits(at: int, steps: int | None) -> None:
-    if at < 1 or (steps is not None and at > steps - STEPS_AFTER):
+def _fit(at: Sequence[int], steps: int | None) -> None:
+    for step, before in zip(at, [0, *at], strict=False):
+        if step <= before:
+            what = f"it is not after step {before}" if before else "a run has no step before 1"
+            raise InputError(what, where=f"--at {step}", mend="give steps of the run, in rising order")
+    if steps is not None and at and at[-1] > steps - STEPS_AFTER:
         raise InputError(
-            f"step {at} leaves fewer than {STEPS_AFTER} steps after the resume"
-            if at >= 1
-            else "a run has no step before 1",
-            where=f"--at {at}",
-            mend=f"choose from 1 to {steps - STEPS_AFTER}" if steps else "choose a step inside the run",
+            f"step {at[-1]} leaves fewer than {STEPS_AFTER} steps after the resume",
+            where=f"--at {at[-1]}",
+            mend=f"choose from 1 to {steps - STEPS_AFTER}",
         )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from labassist.ledger import verdict
+from labassist.ledger.curves import Curve
 from labassist.ledger.records import Verdict, to_document
 from labassist.ledger.store import Ledger
 from labassist.resume import signature
@@ -41,6 +43,7 @@ class Proved:
                 "resumed": self.resumed["id"],
             },
             "interrupted_at": made.interrupted["step"],
+            "interruptions": [{"run": origin.run, "resumed_from": origin.step} for origin, _ in made.origins],
             "resumed_from": {"step": made.origin.step, "path": str(made.checkpoint)},
             "compared": {"steps": found.steps, "series": found.series, "tensors": found.tensors},
             "rng": self.rng,
@@ -60,14 +63,15 @@ def prove(
     ledger: Ledger,
     plan: Plan,
     *,
-    at: int | None,
+    at: Sequence[int],
     kill: bool,
     follow: Follow,
     say: Say,
 ) -> Proved:
-    """Make the three runs of `plan` and compare them; the verdict is journalled with the resumed one.
+    """Make the runs of `plan` and compare them; the verdict is journalled with the last of the resumed ones.
 
-    Raises InputError when a run fails or the interruption leaves nothing to compare.
+    `at` has the steps of the interruptions, in order; empty means one half way. Raises InputError when a run
+    fails or an interruption leaves nothing to compare.
     """
     made = interrupt(workspace, ledger, plan, at, kill, follow, say)
     say(f"the run that goes on from step {made.origin.step}")
@@ -79,22 +83,23 @@ def prove(
 
     ledger.change("verdict", resumed["id"], record)
     ledger.save_view()
-    each = signature.differences(made.curve(made.unbroken), made.curve(resumed), made.origin.step)
-    return Proved(made, resumed, found, read, each, _rng(made, resumed))
+    return Proved(made, resumed, found, read, _differences(made, resumed), _rng(made, resumed))
 
 
 def compare(made: Experiment, resumed: dict[str, Any]) -> tuple[Verdict, Signature]:
     """Return the verdict on a resumed run against the unbroken one, and what the difference points to."""
-    ours, theirs = made.curve(made.unbroken), made.curve(resumed)
     last = made.unbroken["step"]
     tensors = made.tensors(made.unbroken, last)
     pair = None if tensors is None else (tensors, made.tensors(resumed, last) or {})
-    found = verdict.compare(ours, theirs, pair)
+    pairs = [(made.curve(made.unbroken, rank), made.curve(resumed, rank)) for rank in made.ranks]
+    found = verdict.worst(
+        [verdict.compare(ours, theirs, None if rank else pair) for rank, (ours, theirs) in enumerate(pairs)]
+    )
     report = made.report
     suspects = {
         one.state for one in report.found.findings if one.severity in ("warning", "error") and one.state
     }
-    read = signature.read(ours, theirs, made.origin.step, suspects, report.found.fp16)
+    read = signature.earliest([_read(made, *one, suspects) for one in pairs])
     if resumed["state"] != "finished":
         why = f"the resumed run {resumed['state']}: {resumed.get('reason', '')}".rstrip(": ")
         found.likely_causes.insert(0, why)
@@ -109,6 +114,29 @@ def compare(made: Experiment, resumed: dict[str, Any]) -> tuple[Verdict, Signatu
             if one.severity in ("warning", "error") and one.state == read.culprit
         ]
     return found, read
+
+
+def _read(made: Experiment, ours: Curve, theirs: Curve, suspects: Collection[str]) -> Signature:
+    origin = _since(made, ours, theirs)
+    return signature.read(ours, theirs, origin, suspects, made.report.found.fp16)
+
+
+def _since(made: Experiment, ours: Curve, theirs: Curve) -> int:
+    """Return the step of the resume after which the runs differ: of several the last one before that."""
+    origins = [origin.step for origin, _ in made.origins]
+    first = signature.first_difference(ours, theirs, origins[0])
+    return max((step for step in origins if first and step < first["step"]), default=origins[0])
+
+
+def _differences(made: Experiment, resumed: dict[str, Any]) -> dict[str, Any]:
+    """Return each series' own first difference, of several ranks the earliest."""
+    found: dict[str, Any] = {}
+    for rank in made.ranks:
+        ours, theirs = made.curve(made.unbroken, rank), made.curve(resumed, rank)
+        for name, facts in signature.differences(ours, theirs, _since(made, ours, theirs)).items():
+            if name not in found or facts["step"] < found[name]["step"]:
+                found[name] = facts
+    return found
 
 
 def _rng(made: Experiment, resumed: dict[str, Any]) -> list[dict[str, Any]]:

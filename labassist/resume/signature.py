@@ -9,7 +9,7 @@ from the second resumed step on, since the first one's comes out of the optimize
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +51,26 @@ def read(
     candidates = _candidates(unbroken, resumed, origin, first, fp16)
     culprit = next((state for state in candidates if state in suspects), candidates[0])
     return Signature(first, culprit, _words(first, step, culprit))
+
+
+def earliest(found: Sequence[Signature]) -> Signature:
+    """Return the first of the ranks' signatures in the order of steps, and within one of what a step makes.
+
+    Its `first` then has the `rank` too. What one rank does differently shows in the others' gradients at once.
+    """
+    if len(found) == 1:
+        return found[0]
+    for rank, one in enumerate(found):
+        if one.first:
+            one.first["rank"] = rank
+    differing = [one for one in found if one.first]
+    return min(differing, key=_place, default=found[0])
+
+
+def _place(one: Signature) -> tuple[int, int]:
+    assert one.first is not None
+    name = one.first["series"]
+    return one.first["step"], ORDER.index(name) if name in ORDER else len(ORDER)
 
 
 def first_difference(unbroken: Curve, resumed: Curve, origin: int) -> Facts | None:

@@ -19,6 +19,8 @@ from types import ModuleType
 from typing import Any
 
 _HOME = "transformers.trainer"
+_LAUNCHERS = ("torchrun", "torch.distributed.run", "accelerate", "accelerate.commands.launch")
+"""Programs and modules that start a script once a rank, and take `-m MODULE` in its place."""
 
 
 def watched(argv: Sequence[str], script: Path | None) -> list[str]:
@@ -26,10 +28,14 @@ def watched(argv: Sequence[str], script: Path | None) -> list[str]:
 
     A script that names labassist records itself.
     """
-    python = Path(argv[0]).name.startswith("python") and len(argv) > 1 and argv[1].endswith(".py")
-    if not python or script is None or "labassist" in script.read_text(errors="replace"):
+    if script is None or script.suffix != ".py" or "labassist" in script.read_text(errors="replace"):
         return list(argv)
-    return [argv[0], "-m", "labassist.resume.watch", *argv[1:]]
+    at = next(at for at, word in enumerate(argv) if Path(word).name == script.name)
+    before = argv[:at]
+    programs = [Path(word).name for word in before if not word.startswith("-")]
+    if not any(name in _LAUNCHERS for name in programs) and not "".join(programs[-1:]).startswith("python"):
+        return list(argv)
+    return [*before, "-m", "labassist.resume.watch", *argv[at:]]
 
 
 def main(argv: list[str]) -> None:

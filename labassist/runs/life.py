@@ -128,10 +128,29 @@ def stop_asked(folder: Path) -> bool:
 
 
 def kill(folder: Path) -> None:
-    """Kill the trainer of the run in `folder`, if it is alive, with its process group where it leads one."""
+    """Kill the trainer of the run in `folder`, if it is alive, with its process group where it leads one.
+
+    The ranks of a launcher such as torchrun go first: each has a session of its own, and would live on.
+    """
     trainer = pids(folder).get("trainer")
     if trainer and held(folder / "alive"):
+        for rank in _ranks(folder):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(rank, signal.SIGKILL)
         with contextlib.suppress(ProcessLookupError):
             # A script that enlisted itself may stand in a shell's group: that is not ours to kill.
             leads = os.getpgid(trainer) == trainer
             (os.killpg if leads else os.kill)(trainer, signal.SIGKILL)
+
+
+def _ranks(folder: Path) -> list[int]:
+    """Return the pids that the ranks of a run gave, of those that are still processes of this run."""
+    found = []
+    for events in folder.glob("events-rank*.jsonl"):
+        for line in events.read_bytes().splitlines():
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                pid = int(json.loads(line)["pid"])
+                # A pid can be another process by now: one of this run has the run's folder in its environment.
+                if f"LABASSIST_RUN_DIR={folder}\0".encode() in Path(f"/proc/{pid}/environ").read_bytes():
+                    found.append(pid)
+    return found
