@@ -1,6 +1,6 @@
 """Spoils one recorded quantity in a copy of a workspace, so that a check can be seen to fail.
 
-A copy shares the files of its runs with the original (hard links) until one of them is replaced.
+A copy shares objects and checkpoints with the original (hard links) until one of them is replaced.
 """
 
 from __future__ import annotations
@@ -21,16 +21,19 @@ from labassist.record.inspect import COMMIT, manifest_file
 from labassist.record.protocol import file_sha256, metrics_file
 from labassist.workspace import Workspace
 
+LINKED = {"objects", "checkpoints", "packages"}
+"""Folders whose files are only ever replaced whole."""
+
 
 def copy(workspace: Workspace, target: Path) -> Workspace:
-    """Copy a workspace: what is written in place for real, recorded files as links. Its repository stays behind."""
+    """Copy a workspace. What is large and never written in place becomes a link; its repository stays behind."""
 
     def copied(source: str, to: str) -> None:
         inside = Path(source).relative_to(workspace.root)
-        if inside.parts[0] == "labs" or (inside.parts[0] == "ledger" and len(inside.parts) == 2):
-            shutil.copyfile(source, to)
-        else:
+        if LINKED.intersection(inside.parts) or inside.suffix in (".safetensors", ".pt"):
             os.link(source, to)
+        else:
+            shutil.copyfile(source, to)
 
     shutil.copytree(
         workspace.root,
