@@ -14,6 +14,16 @@ def allowed_gib(name: str) -> float:
     return cards.find(name).usable_gib - CONTEXT_GIB
 
 
+def peak() -> str:
+    """Return what this process has taken of the card at most, in words; empty without a GPU."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return ""
+    held, reserved = torch.cuda.max_memory_allocated() / GIB, torch.cuda.max_memory_reserved() / GIB
+    return f"at most {held:.2f} GiB in tensors, {reserved:.2f} GiB reserved, {reserved + CONTEXT_GIB:.2f} GiB of the card"
+
+
 def rehearse(name: str) -> None:
     """Cap this process's allocator as on the card `name`; nothing where it is empty.
 

