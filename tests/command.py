@@ -27,7 +27,11 @@ DEADLINE_S = 120.0
 
 
 def labassist(
-    *words: str, cwd: Path, status: int | None = 0, env: dict[str, str] | None = None
+    *words: str,
+    cwd: Path,
+    status: int | None = 0,
+    env: dict[str, str] | None = None,
+    deadline: float = DEADLINE_S,
 ) -> subprocess.CompletedProcess[str]:
     """Run `labassist …` and check its exit status (None: any)."""
     done = subprocess.run(
@@ -37,16 +41,16 @@ def labassist(
         capture_output=True,
         text=True,
         check=False,
-        timeout=DEADLINE_S,
+        timeout=deadline,
     )
     if status is not None:
         assert done.returncode == status, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
 
 
-def answer(*words: str, cwd: Path, status: int | None = 0, env: dict[str, str] | None = None) -> Any:
+def answer(*words: str, cwd: Path, **more: Any) -> Any:
     """Return the JSON document that `labassist … --json` prints."""
-    return json.loads(labassist("--json", *words, cwd=cwd, status=status, env=env).stdout)
+    return json.loads(labassist("--json", *words, cwd=cwd, **more).stdout)
 
 
 def train(cwd: Path, *more: str, status: int | None = 0) -> Any:

@@ -39,7 +39,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def prove(lab: Path, script: str, *words: str, options: tuple[str, ...] = (), status: int = 0) -> Any:
     command = ["--threads", "1", "--", sys.executable, *TWO, script, *words]
-    return answer("ckpt", "prove", *options, *command, cwd=lab, status=status, env={"PYTHONPATH": str(lab)})
+    env = {"PYTHONPATH": str(lab)}
+    return answer("ckpt", "prove", *options, *command, cwd=lab, status=status, env=env, deadline=900)
 
 
 @pytest.mark.slow

@@ -38,7 +38,7 @@ def prove(lab: Path, name: str, trainer: str, *words: str, line: str = "", statu
     subprocess.run(["git", "add", name], cwd=lab, check=True)
     subprocess.run(["git", "commit", "-qm", name], cwd=lab, check=True)
     command = ["--", sys.executable, name]
-    return answer("ckpt", "prove", *words, "--threads", "1", *command, cwd=lab, status=status)
+    return answer("ckpt", "prove", *words, "--threads", "1", *command, cwd=lab, status=status, deadline=900)
 
 
 def test_a_stock_trainer_is_bitwise_from_the_middle_of_an_epoch(lab: Path) -> None:

@@ -56,7 +56,13 @@ def register(sub: Subparsers) -> None:
         metavar="STEP",
         help="step of an interruption; may be repeated, in rising order (default: once, half way)",
     )
-    parser.add_argument("--kill", action="store_true", help="kill the trainer there, without a warning")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--kill", action="store_true", help="kill the trainer there, without a warning")
+    how.add_argument(
+        "--vanish",
+        action="store_true",
+        help="kill all that runs and watches it, as a rented box that goes away",
+    )
 
     parser = command(
         inner,
@@ -111,9 +117,11 @@ def prove(args: argparse.Namespace) -> int:
 
     from labassist.cli.output import emit
     from labassist.ledger.verdict import EXIT
+    from labassist.resume.experiment import How
     from labassist.resume.prove import prove as run_all
 
-    proved = _experiment(args, partial(run_all, kill=args.kill))
+    how: How = "vanish" if args.vanish else "kill" if args.kill else "stop"
+    proved = _experiment(args, partial(run_all, how=how))
     if proved is None:
         return 130
     document = proved.document()
@@ -127,6 +135,7 @@ def _proved(document: dict[str, Any]) -> str:
         f"{document['verdict']}  {document['job']}  resumed from step {document['resumed_from']['step']}",
         f"  uninterrupted {runs['uninterrupted']}, interrupted {runs['interrupted']} "
         f"at step {document['interrupted_at']}, resumed {runs['resumed']}",
+        f"  went on from {', '.join(str(one['resumed_from']) for one in document['interruptions'])}",
         f"  compared {compared['steps']} steps, {compared['series']} series, {compared['tensors']} tensors, "
         f"{len(document['rng'])} states of the random generators",
     ]

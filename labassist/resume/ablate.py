@@ -91,7 +91,7 @@ def ablate(
             raise InputError(
                 f"unknown state {state!r}", where="--drop", mend=f"choose from {', '.join(STATES)}"
             )
-    made = interrupt(workspace, ledger, plan, [] if at is None else [at], False, follow, say)
+    made = interrupt(workspace, ledger, plan, [] if at is None else [at], "stop", follow, say)
     kept = made.report.found.states
     unbroken = made.curve(made.unbroken)
     rows = []

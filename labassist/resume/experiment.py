@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from labassist.errors import InputError
 from labassist.ledger import curves
@@ -24,6 +24,9 @@ from labassist.workspace import Workspace
 Follow = Callable[[str], dict[str, Any]]
 """Waits for a run to end, showing it or not, and returns its document."""
 Say = Callable[[str], None]
+How = Literal["stop", "kill", "vanish"]
+"""How a run is interrupted: asked for a checkpoint, the trainer killed, or all that runs and watches it."""
+_VERBS = {"stop": "stopped", "kill": "killed", "vanish": "gone with its machine"}
 
 STEPS_AFTER = 3
 """Steps that must follow the resume: some faults show only at the second, and in the weights after it."""
@@ -84,11 +87,11 @@ def interrupt(
     ledger: Ledger,
     plan: Plan,
     at: Sequence[int],
-    kill: bool,
+    how: How,
     follow: Follow,
     say: Say,
 ) -> Experiment:
-    """Run `plan` to its end, and again up to a step of `at` (default: half), where it is stopped or killed.
+    """Run `plan` to its end, and again up to a step of `at` (default: half), where it is interrupted.
 
     After each but the last interruption it goes on to the next. Raises InputError when a run fails, is too
     short, or leaves no checkpoint to go on from.
@@ -100,11 +103,11 @@ def interrupt(
     unbroken = _finished(follow(launch(workspace, ledger, replace(plan, note=f"{name}: uninterrupted"))))
     at = at or [max(1, unbroken["step"] // 2)]
     _fit(at, unbroken["step"])
-    verb = "killed" if kill else "stopped"
+    verb = _VERBS[how]
     say(f"the run that is {verb} at step {at[0]}")
-    note, stop_after = f"{name}: interrupted at step {at[0]}", None if kill else at[0]
+    note, stop_after = f"{name}: interrupted at step {at[0]}", at[0] if how == "stop" else None
     started = launch(workspace, ledger, replace(plan, note=note, stop_after=stop_after))
-    interrupted = _interrupted(ledger, started, at[0], kill, follow)
+    interrupted = _interrupted(ledger, started, at[0], how, follow)
     first = min(curves.joined(ledger, started).steps, default=1)
     if first != 1:
         raise InputError(
@@ -115,19 +118,19 @@ def interrupt(
     origins = [_origin(ledger, interrupted, say)]
     for step in at[1:]:
         say(f"the run that goes on from step {origins[-1][0].step} and is {verb} at step {step}")
-        note, stop_after = f"{name}: interrupted at step {step}", None if kill else step
+        note, stop_after = f"{name}: interrupted at step {step}", step if how == "stop" else None
         started = go_on(workspace, ledger, started, [], note, stop_after=stop_after).run
-        interrupted = _interrupted(ledger, started, step, kill, follow)
+        interrupted = _interrupted(ledger, started, step, how, follow)
         origins.append(_origin(ledger, interrupted, say))
     report = check_path(origins[-1][1], verify=False)
     assert isinstance(report, Report)
     return Experiment(workspace, ledger, follow, say, unbroken, interrupted, origins, report)
 
 
-def _interrupted(ledger: Ledger, run_id: str, at: int, kill: bool, follow: Follow) -> dict[str, Any]:
-    """Follow a run that is stopped at step `at`, or kill it there; return its document."""
-    if kill:
-        _kill_at(ledger, run_id, at)
+def _interrupted(ledger: Ledger, run_id: str, at: int, how: How, follow: Follow) -> dict[str, Any]:
+    """Follow a run that stops at step `at`, or end it there; return its document."""
+    if how != "stop":
+        _end_at(ledger, run_id, at, life.kill if how == "kill" else life.vanish)
     interrupted = follow(run_id)
     if interrupted["state"] == "finished":
         raise InputError(
@@ -181,12 +184,12 @@ def _finished(run: dict[str, Any]) -> dict[str, Any]:
     return run
 
 
-def _kill_at(ledger: Ledger, run_id: str, at: int) -> None:
-    """Kill the trainer (SIGKILL) once its curve has reached step `at`."""
+def _end_at(ledger: Ledger, run_id: str, at: int, end: Callable[[Path], None]) -> None:
+    """End the run (SIGKILL) once its curve has reached step `at`."""
     folder = ledger.run_folder(run_id)
     tail = Tail(folder / "metrics-rank0.jsonl")
     while life.held(folder / "alive"):
         if any(row["step"] >= at for row in tail.poll()):
-            life.kill(folder)
+            end(folder)
             return
         time.sleep(_POLL_S)

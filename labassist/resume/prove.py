@@ -11,7 +11,7 @@ from labassist.ledger.curves import Curve
 from labassist.ledger.records import Verdict, to_document
 from labassist.ledger.store import Ledger
 from labassist.resume import signature
-from labassist.resume.experiment import Experiment, Follow, Say, interrupt
+from labassist.resume.experiment import Experiment, Follow, How, Say, interrupt
 from labassist.resume.signature import Signature
 from labassist.runs.launch import Plan
 from labassist.workspace import Workspace
@@ -64,7 +64,7 @@ def prove(
     plan: Plan,
     *,
     at: Sequence[int],
-    kill: bool,
+    how: How,
     follow: Follow,
     say: Say,
 ) -> Proved:
@@ -73,21 +73,18 @@ def prove(
     `at` has the steps of the interruptions, in order; empty means one half way. Raises InputError when a run
     fails or an interruption leaves nothing to compare.
     """
-    made = interrupt(workspace, ledger, plan, at, kill, follow, say)
+    made = interrupt(workspace, ledger, plan, at, how, follow, say)
     say(f"the run that goes on from step {made.origin.step}")
     resumed = made.resume(f"ckpt prove: resumed from step {made.origin.step}", [])
     found, read = compare(made, resumed)
-
-    def record(run: dict[str, Any]) -> dict[str, Any]:
-        return {**run, "verdict": to_document(found)}
-
-    ledger.change("verdict", resumed["id"], record)
-    ledger.save_view()
     return Proved(made, resumed, found, read, _differences(made, resumed), _rng(made, resumed))
 
 
 def compare(made: Experiment, resumed: dict[str, Any]) -> tuple[Verdict, Signature]:
-    """Return the verdict on a resumed run against the unbroken one, and what the difference points to."""
+    """Return the verdict on a resumed run against the unbroken one, and what the difference points to.
+
+    The verdict is journalled with the resumed run.
+    """
     last = made.unbroken["step"]
     tensors = made.tensors(made.unbroken, last)
     pair = None if tensors is None else (tensors, made.tensors(resumed, last) or {})
@@ -113,6 +110,8 @@ def compare(made: Experiment, resumed: dict[str, Any]) -> tuple[Verdict, Signatu
             for one in report.found.findings
             if one.severity in ("warning", "error") and one.state == read.culprit
         ]
+    made.ledger.change("verdict", resumed["id"], lambda run: {**run, "verdict": to_document(found)})
+    made.ledger.save_view()
     return found, read
 
 

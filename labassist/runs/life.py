@@ -143,6 +143,19 @@ def kill(folder: Path) -> None:
             (os.killpg if leads else os.kill)(trainer, signal.SIGKILL)
 
 
+def vanish(folder: Path) -> None:
+    """Kill whatever runs or watches the run in `folder`, as its machine does by going away."""
+    watchers = [pids(folder).get("shim")]
+    with contextlib.suppress(OSError, ValueError):
+        watchers.insert(0, int((folder / "supervised").read_text()))
+    if held(folder / "supervised"):
+        for pid in watchers:
+            with contextlib.suppress(ProcessLookupError):
+                if pid:
+                    os.kill(pid, signal.SIGKILL)
+    kill(folder)
+
+
 def _ranks(folder: Path) -> list[int]:
     """Return the pids that the ranks of a run gave, of those that are still processes of this run."""
     found = []

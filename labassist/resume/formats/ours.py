@@ -47,6 +47,7 @@ def read(path: Path, verify: bool) -> Description:
             )
         found.states = dict.fromkeys(STATES, "torn")
         return found
+    found.fp16 = manifest.get("states", {}).get("scaler") == "present"
     found.framework_version = f"format {manifest.get('version')}"
     found.step, found.world_size = manifest.get("step"), manifest.get("world_size")
     if verify:
