@@ -206,7 +206,9 @@ def used_gib() -> float:
     """Return what nvidia-smi shows as used on this process's card, 0 without one."""
     if not torch.cuda.is_available():
         return 0.0
-    words = ["nvidia-smi", "-i", str(RANK), "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    # By its UUID: nvidia-smi numbers all cards of the machine, CUDA those that CUDA_VISIBLE_DEVICES leaves.
+    card = f"GPU-{torch.cuda.get_device_properties(RANK).uuid}"
+    words = ["nvidia-smi", "-i", card, "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
     return int(subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()[0]) / 1024
 
 
@@ -228,7 +230,6 @@ def all_reduce_gb_s() -> float:
 
 def measure(case: dict[str, Any], device: str, tiny: bool) -> dict[str, Any]:
     """Run the case and return its row."""
-    before = used_gib() if device == "cuda" else 0.0
     gpu = device == "cuda"
     if gpu:
         torch.cuda.set_device(RANK)
@@ -272,7 +273,6 @@ def measure(case: dict[str, Any], device: str, tiny: bool) -> dict[str, Any]:
         "peak_reserved_gib": reserved / GIB,
         "later_alloc_gib": later / GIB,
         "nvidia_smi_used_gib": used_gib() if gpu else 0.0,
-        "nvidia_smi_before_gib": before,
         "step_s": step_s,
         "tok_s": tokens / step_s if step_s else None,
         "step_times": [round(one, 5) for one in steps],
