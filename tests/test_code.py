@@ -15,7 +15,8 @@ import pytest
 from labassist.errors import CodeError, RestoreError
 from labassist.ledger import patches
 from labassist.ledger.code import capture, capture_without_git, script_place
-from labassist.ledger.gitcmd import open_repository, private, repository
+from labassist.ledger.codestore import inner
+from labassist.ledger.gitcmd import open_repository, private
 from labassist.ledger.kept import listing
 from labassist.ledger.objects import Objects
 from labassist.ledger.patches import describe_change
@@ -460,7 +461,7 @@ def test_a_workspace_inside_a_repository(repo: Path, objects: Objects, tmp_path:
     write(repo, "inner/labs/train.py", "x")
     write(repo, "outer.txt", "x")
     code = capture(repo / "inner", objects, "run-1")
-    place = (repo / "inner").relative_to(repository(repo / "inner"))
+    place = inner(repo / "inner", objects.folder.parent, "run", open_repository(repo).head)
     restore(code, objects, repo / "inner", tmp_path / "into")
     assert (tmp_path / "into" / place / "labs/train.py").read_text() == "x"
     assert tree(tmp_path / "into") == tree(repo)
