@@ -185,6 +185,19 @@ def test_an_unfinished_run_is_named(bare: Workspace, state: str, words: str) -> 
             Evidence(course, ledger, lab).run("plain")
 
 
+def test_a_run_command_is_known_by_its_job_too(bare: Workspace) -> None:
+    command = (
+        f'run = {{ command = ["run", "{ID}/train", "--profile", "tiny", "--set", "steps=5", "--note", "x"] }}'
+    )
+    write(bare, lab_toml=TOML.replace('run = { job = "train", profile = "tiny" }', command))
+    record(bare, [1.0], steps=6)
+    run = record(bare, [1.0], steps=5)
+    record(bare, [1.0], steps=7)
+    course, lab = loaded(bare)
+    with Ledger.open(bare.ledger) as ledger:
+        assert Evidence(course, ledger, lab).run("plain")["id"] == run
+
+
 def test_checks_import_no_torch(bare: Workspace) -> None:
     body = "return [Criterion('x', 'torch' not in sys.modules and 'numpy' not in sys.modules, '', '', '')]"
     assert ask(bare, body).ok

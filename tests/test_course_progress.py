@@ -169,6 +169,20 @@ def test_a_verdict_is_kept_until_what_it_read_changes(place: Place) -> None:
     assert place.check("fast").ok and place.stands("fast").standing == "done"
 
 
+def test_a_note_counts_only_for_a_check_that_reads_it(place: Place) -> None:
+    checks = (place.folder / "checks.py").read_text()
+    (place.folder / "checks.py").write_text(
+        checks.replace("f\"{run['id']} step", "f\"{run.get('note')} step")
+    )
+    place.guess("fast", "a")
+    run = record(place.workspace, [3.0, 2.0], **{"optim.lr": 2.0})
+    place.check("fast")
+    place.ledger.change("note", run, lambda one: {**one, "note": "nice"})
+    assert place.stands("fast").verdict.stale  # type: ignore[union-attr]
+    assert place.check("fast").criteria[0].source == "nice step 2"
+    assert not place.stands("fast").verdict.stale  # type: ignore[union-attr]
+
+
 def test_a_note_is_not_a_change_but_a_newer_run_is(place: Place) -> None:
     place.guess("fast", "a")
     run = record(place.workspace, [3.0, 2.0], **{"optim.lr": 2.0})

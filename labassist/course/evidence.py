@@ -10,7 +10,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +61,7 @@ class Evidence:
         wanted = {"job": job, "profile": profile, "config": config}
         self._note(f"runs {json.dumps(wanted, sort_keys=True)}")
         found = noted.matching(self._ledger, job, profile, config)
-        for document in found:
-            self._note(f"run {document['id']}")
-        return found
+        return [self._given(document) for document in found]
 
     def run(self, step_id: str) -> dict[str, Any]:
         """Return the newest finished run that fits a step's `run` table. Raises Missing with what to run."""
@@ -71,15 +69,14 @@ class Evidence:
         if step.run is None:
             raise ValueError(f"step {step_id} has no run")
         command = shlex.join(("labassist", *step.run.words))
-        if step.run.command:
+        if not step.run.job:
             if step.run.command[0] != "replay":
                 raise ValueError(f"which run `{command}` makes is not known: look for it with found.runs")
             self._note("replays ")
             found = noted.replays(self._ledger, "")
             if not found:
                 raise Missing("no replay with a verdict yet", run=command)
-            self._note(f"run {found[0]['id']}")
-            return found[0]
+            return self._given(found[0])
         profile, config = settings(self._course, self._lab, step.run)
         found = self.runs(step.run.job, profile, **config)
         if not found:
@@ -106,7 +103,7 @@ class Evidence:
         """Return the replays of a run that have a verdict, newest first."""
         run_id = self._id(run)
         self._note(f"replays {run_id}")
-        return noted.replays(self._ledger, run_id)
+        return [self._given(document) for document in noted.replays(self._ledger, run_id)]
 
     def checkpoint(
         self, run: Mapping[str, Any] | str, step: int | None = None
@@ -179,12 +176,36 @@ class Evidence:
                 continue
         raise Missing(f"{words[0]} printed no JSON", run=by_hand)
 
+    def _given(self, document: dict[str, Any]) -> dict[str, Any]:
+        """Return a run's record as a check gets it."""
+        self._note(f"run {document['id']}")
+        return _Record(document, lambda: self._note(f"note {document['id']}"))
+
     def _id(self, run: Mapping[str, Any] | str) -> str:
         return run if isinstance(run, str) else str(run["id"])
 
     def _note(self, name: str) -> None:
         if name not in self.noted:
             self.noted[name] = noted.digest(name, self._ledger, self._lab.id, self._lab.folder, self._folder)
+
+
+class _Record(dict[str, Any]):
+    """A run's record that tells when its note is read: only then does a new note make a verdict stale."""
+
+    def __init__(self, document: Mapping[str, Any], read: Callable[[], None]) -> None:
+        super().__init__(document)
+        self._read = read
+
+    def __getitem__(self, key: str) -> Any:
+        if key == "note":
+            self._read()
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the value of a key, or the default."""
+        if key == "note":
+            self._read()
+        return super().get(key, default)
 
 
 def settings(course: Course, lab: Lab, run: JobRun) -> tuple[str, dict[str, Any]]:

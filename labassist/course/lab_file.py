@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
 
@@ -229,7 +230,18 @@ def _run(table: _Table | None, lab: str) -> JobRun | None:
     lint = _run(table.table("lint", ("profile", "set", "job", "command")), lab) if _complete(table) else None
     if job and "/" not in job:
         job = f"{lab}/{job}"
+    if command[:1] == ("run",) and len(command) > 1 and "/" in command[1]:
+        return JobRun(command[1], *_words(command[2:]), command, lint)
     return JobRun(job, table.text("profile", ""), table.texts("set"), command, lint)
+
+
+def _words(words: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """Return the profile and the sets that the words of a `run` command give."""
+    pairs = list(pairwise(words)) + [
+        tuple(word.split("=", 1)) for word in words if word.startswith(("--set=", "--profile="))
+    ]
+    profile = next((value for option, value in reversed(pairs) if option == "--profile"), "")
+    return profile, tuple(value for option, value in pairs if option == "--set")
 
 
 def _complete(table: _Table) -> bool:

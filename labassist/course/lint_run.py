@@ -110,9 +110,11 @@ class _Run:
     def _step(self, step: Step) -> dict[str, Answer]:
         """Do what a step asks for, and return its check's answer. Raises LabError when it cannot be passed."""
         place = self._place(step)
-        if step.kind == "edit" and self._ask(step).ok:
-            self.report.fault(place, "its check passes before anything was edited")
         if step.check is not None and step.check.solution and step.edit is not None:
+            if step.run is not None:
+                self._labassist(step.run.words)
+            if self._ask(step).ok:
+                self.report.fault(place, "its check passes before anything was edited")
             solution = self.lab.folder / "solutions" / step.check.solution
             shutil.copyfile(solution, self.course.folder(self.lab) / step.edit.file)
         if step.run is not None:
@@ -237,7 +239,7 @@ class _Run:
 
 def _unknown_run(step: Step) -> bool:
     """Say whether a step's run is made by a command other than replay, so that only its check knows which it is."""
-    return step.run is not None and bool(step.run.command) and step.run.command[0] != "replay"
+    return step.run is not None and not step.run.job and step.run.command[0] != "replay"
 
 
 def _chosen_by(step: Step, alter: Alter) -> bool:

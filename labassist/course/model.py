@@ -30,13 +30,16 @@ class JobRun:
     """A recorded run that a step asks for."""
 
     job: str
-    """`01-first-loop/train`; empty for a command."""
+    """`01-first-loop/train`; empty for a command that runs no job."""
     profile: str = ""
     """Empty: the job's default."""
     sets: tuple[str, ...] = ()
     """`--set` values, as `optim.lr=0.02`."""
     command: tuple[str, ...] = ()
-    """In place of a job: the words after `labassist` of another recorded command, as `replay @last`."""
+    """In place of a job: the words after `labassist` of another recorded command, as `replay @last`.
+
+    Of `run LAB/JOB …` the job, profile and sets are known too.
+    """
     lint: JobRun | None = None
     """What `labs lint --run` runs in its place, where the step's own would take more than seconds."""
 

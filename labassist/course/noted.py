@@ -1,6 +1,7 @@
 """What a check read, under names whose content can be digested again later, without running the check.
 
 run <id>            the run's record, but for its note
+note <id>           its note
 runs <json>         the records of the finished originals that fit {"job", "profile", "config"}
 replays <id>        the records of its replays that have a verdict; without an id of all such replays
 curve <id>          the metrics files of its lineage
@@ -40,6 +41,8 @@ def digest(name: str, ledger: Ledger, lab: str, package: Path, learner: Path) ->
     if kind == "run":
         document = ledger.run(rest)
         return "" if document is None else _records([document])
+    if kind == "note":
+        return _short(str((ledger.run(rest) or {}).get("note", "")).encode())
     if kind == "runs":
         return _records(matching(ledger, **json.loads(rest)))
     if kind == "replays":

@@ -283,7 +283,7 @@ def _standing(step: Step, marks: Marks, verdict: Verdict | None, fitting: list[d
 
 def _fitting(course: Course, ledger: Ledger, lab: Lab, step: Step) -> list[dict[str, Any]]:
     """Return the runs, in whatever state, that a step's job and values describe, newest first."""
-    if step.run is None or step.run.command:
+    if step.run is None or not step.run.job:
         return []
     try:
         profile, config = settings(course, lab, step.run)
