@@ -101,11 +101,9 @@ class Evidence:
 
     def lineage(self, run: Mapping[str, Any] | str) -> list[dict[str, Any]]:
         """Return the records of a run's segments in whatever state, the first one first, the run itself last."""
-        segments = noted.lineage(self._ledger, self._id(run))
-        for one in segments:
-            self._note(f"run {one}")
-        documents = (self._ledger.run(one) for one in reversed(segments))
-        return [dict(document) for document in documents if document is not None]
+        segments = reversed(noted.lineage(self._ledger, self._id(run)))
+        documents = (self._ledger.run(one) for one in segments)
+        return [self._given(dict(document)) for document in documents if document is not None]
 
     def replays(self, run: Mapping[str, Any] | str) -> list[dict[str, Any]]:
         """Return the replays of a run that have a verdict, newest first."""
