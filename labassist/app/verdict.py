@@ -17,24 +17,26 @@ KIND = {
 }
 
 MEANING = {
-    "BITWISE": "the replay is equal, bit for bit",
+    "BITWISE": "the {what} is equal, bit for bit",
     "WITHIN_NOISE": "not equal, but inside the bound",
-    "DIVERGED": "the replay went another way",
+    "DIVERGED": "the {what} went another way",
     "INCOMPLETE": "there is too little on one side to compare",
     "INCOMPARABLE": "an exact replay cannot be expected here",
 }
 
 
-def verdict_lines(found: Mapping[str, Any], marks: Signs, *, plain: bool, room: int) -> list[Line]:
+def verdict_lines(
+    found: Mapping[str, Any], marks: Signs, *, plain: bool, room: int, what: str = "replay"
+) -> list[Line]:
     """Return a verdict in at most `room` lines: in large letters where that leaves two for the words.
 
-    `found` is a `Verdict` as a document, or the answer of `replay --json`.
+    `found` is a `Verdict` as a document, or the answer of `replay --json`; `what` was compared with the recorded run.
     """
     word = found["verdict"]
     kind = KIND[word]
     counts = found.get("compared") or found
     sign = marks.yes if word == "BITWISE" else marks.no if word == "DIVERGED" else marks.alarm
-    words: list[Line] = [[(f"{sign} {word}", kind), (f"  {MEANING[word]}", "plain")]]
+    words: list[Line] = [[(f"{sign} {word}", kind), (f"  {MEANING[word].format(what=what)}", "plain")]]
     steps, series, tensors = (counts.get(name, 0) for name in ("steps", "series", "tensors"))
     if steps or tensors:
         words.append([(f"compared {steps:,} steps, {series} series, {tensors:,} tensors", "plain")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 from textual import on
@@ -43,12 +44,13 @@ class ExperimentScreen(LabScreen):
     NAME = EXPERIMENT
     CSS_PATH: ClassVar[Any] = "experiment.tcss"
 
-    def __init__(self, name: str, command: Sequence[str]) -> None:
-        """`name` is that of `Experiments.start`, `command` what follows `labassist`."""
+    def __init__(self, name: str, command: Sequence[str], cwd: Path | None = None) -> None:
+        """`name`, `command` (what follows `labassist`) and `cwd` are those of `Experiments.start`."""
         super().__init__()
         self._experiment = name
         self._kind = command[1]
         self._command = ["labassist", *command]
+        self._cwd = cwd
         self._drawn: object = None
 
     def body(self) -> Iterable[Widget]:
@@ -122,7 +124,7 @@ class ExperimentScreen(LabScreen):
         """Make the runs anew."""
         self.remove_class("-ablated")
         self._drawn = None
-        self.lab.experiments.start(self._experiment, *self._command[1:])
+        self.lab.experiments.start(self._experiment, *self._command[1:], cwd=self._cwd)
         self.catch_up()
         self.refresh_lines()
 
@@ -225,7 +227,7 @@ def _effect(effect: Mapping[str, Any] | None) -> str:
 def proof_lines(answer: Mapping[str, Any], plain: bool, marks: words.Signs, room: int) -> list[Line]:
     """Return the answer of `ckpt prove`: the verdict in large letters, then the runs and the culprit."""
     runs = {name: words.short(run) for name, run in answer["runs"].items()}
-    lines = verdict_lines(answer, marks, plain=plain, room=max(3, room - 6))
+    lines = verdict_lines(answer, marks, plain=plain, room=max(3, room - 6), what="resumed run")
     lines += [
         [],
         [

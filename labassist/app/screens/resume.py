@@ -205,8 +205,9 @@ class ResumeScreen(LabScreen):
                 return
         name = f"{kind} {words.short(run['id'])}@{place.step}"
         command = words_for(kind, run, defaults, place.step)
-        self.lab.experiments.start(name, *command, cwd=self.lab.workspace.root / run["cwd"])
-        self.app.push_screen(ExperimentScreen(name, command))
+        cwd = self.lab.workspace.root / run["cwd"]
+        self.lab.experiments.start(name, *command, cwd=cwd)
+        self.app.push_screen(ExperimentScreen(name, command, cwd))
 
     def sources(self) -> list[Source]:
         """Return where the states come from."""
