@@ -126,11 +126,7 @@ def check(args: argparse.Namespace) -> int:
             raise InputError("guess first", where=args.lab, mend=progress.how_to_guess(found, step))
         chosen = [step]
     else:
-        chosen = [
-            one.step
-            for one in before.steps
-            if one.step.kind not in ("read", "predict") and one.standing != "locked"
-        ]
+        chosen = [one.step for one in before.steps if progress.begun(one)]
     kept, results = True, {}
     for one in [
         *chosen,
@@ -143,11 +139,9 @@ def check(args: argparse.Namespace) -> int:
             progress.keep(ledger, found, one, results[one.id])
     after = progress.standing(course, ledger, [found])[found.id]
     shown = [progress.with_answer(one, results[one.step.id]) for one in after.steps if one.step in chosen]
-    if step is None:
-        shown = [one for one in shown if one.done or one.newest or one.verdict is not None]
     answer = {
         "lab": lab_answer(after),
-        "ok": all(one.done for one in shown),
+        "ok": all(one.done for one in shown) if shown else after.next is None,
         "steps": [step_answer(course, found, one, args.lang) for one in shown],
         "kept": kept,
         "note": "" if kept else NOT_KEPT,

@@ -192,6 +192,15 @@ def unanswered(lab: Lab, marks: Marks) -> list[Step]:
     return found
 
 
+def begun(one: StepStanding) -> bool:
+    """Say whether there may be something to check: an exercise, a run that fits, or an earlier verdict."""
+    if one.standing == "locked" or one.step.kind in ("read", "predict"):
+        return False
+    return bool(
+        one.step.kind != "run" or one.newest or one.verdict or not (one.step.run and one.step.run.job)
+    )
+
+
 def now() -> str:
     """Return the UTC time as the ledger writes it."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
