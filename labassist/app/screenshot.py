@@ -31,6 +31,9 @@ STEPS = (
     ("verdict", (), "#verdict", "compared"),
     ("ledger", ("l",), "#keys", "/ find"),
     ("help", ("question_mark",), "#keys", "esc back"),
+    ("checkpoints", ("escape", "escape", "c"), "#head", "EXACT"),
+    ("plan", ("escape", "escape", "p"), "#answer", "FITS"),
+    ("plan-full", ("down", "left", "left"), "#answer", "DOES NOT FIT"),
 )
 """Name of the picture, keys before it, and the pattern of text in a widget that says when to take it."""
 
