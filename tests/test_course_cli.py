@@ -15,7 +15,7 @@ from labassist.ledger.store import Ledger
 from labassist.workspace import Workspace
 
 LAB_KEYS = {
-    "id", "title", "summary", "weeks", "needs", "hours", "rent_hours", "problem", "done", "total", "stale", "spent", "next",
+    "id", "short", "title", "summary", "weeks", "needs", "hours", "rent_hours", "problem", "done", "total", "stale", "spent", "next",
 }  # fmt: skip
 STEP_KEYS = {
     "id", "number", "title", "kind", "standing", "stale", "text", "predict", "guess", "measured", "run", "edit", "hints",

@@ -101,10 +101,13 @@ def test_names_may_be_short_and_a_wrong_one_names_the_nearest(bare: Workspace) -
     write(bare, "91-other")
     course = Course.load(bare)
     assert course.lab("90").id == ID
+    assert course.lab("90").short == "90"
     assert course.find("90/4")[1] == course.find("90-small/fast")[1]
     assert course.find("90")[1] is None
     with pytest.raises(InputError, match="means 90-small, 91-other"):
         course.lab("9")
+    write(bare, "90-too")
+    assert Course.load(bare).lab(ID).short == ID, "what is printed must be what can be typed"
     with pytest.raises(InputError, match="did you mean fast"):
         course.find("90/fats")
     with pytest.raises(InputError, match="no step '6'"):

@@ -41,8 +41,7 @@ def labs_text(answer: dict[str, Any]) -> str:
             if here
             else "·"
         )
-        number, _, rest = lab["id"].partition("-")
-        name = f"{number if rest else lab['id']} {lab['title'] if not lab['problem'] else rest}"
+        name = lab["id"] if lab["problem"] else f"{lab['short']} {lab['title']}"
         rows.append([_weeks(lab), f"{sign} {name}", lab["needs"], _done(lab), _time(lab)])
     lines = [table(["wk", "  lab", "needs", "done", "hours"], rows, width=WIDTH)]
     lines += [f"! {lab['problem']}" for lab in answer["labs"] if lab["problem"]]
@@ -96,7 +95,7 @@ def lab_text(answer: dict[str, Any]) -> str:
         "▸" if one["id"] == step["id"] and one["standing"] != "done" else STEP_SIGNS[one["standing"]]
         for one in answer["steps"]
     )
-    short = lab["id"].split("-")[0]
+    short = lab["short"]
     title = f"{short} {lab['title']}, step {step['number']} of {lab['total']}: {step['title']}"
     gap = " " * max(2, WIDTH - len(title) - len(bar))
     lines = [paint(title, "bold") + gap + bar, "", *markdown(step["text"]), ""]
@@ -124,7 +123,7 @@ def check_text(answer: dict[str, Any]) -> str:
         lines.append("nothing to check yet: no step that is checked has been begun")
     if answer["ok"] and answer["lab"]["next"]:
         after = answer["lab"]["next"]
-        short = answer["lab"]["id"].split("-")[0]
+        short = answer["lab"]["short"]
         lines.append(f"next: labassist lab {short}/{after['id']}   ({after['title']})")
     return shown("\n".join(lines))
 
@@ -261,8 +260,8 @@ def _coming(answer: dict[str, Any]) -> list[str]:
     if not answer["next"]:
         return ["every step is done"]
     lab_id, _, step = answer["next"].partition("/")
-    title = next(lab["next"]["title"] for lab in answer["labs"] if lab["id"] == lab_id)
-    return [f"next: labassist lab {lab_id.split('-')[0]}/{step}   ({title})"]
+    lab = next(lab for lab in answer["labs"] if lab["id"] == lab_id)
+    return [f"next: labassist lab {lab['short']}/{step}   ({lab['next']['title']})"]
 
 
 def _weeks(lab: dict[str, Any]) -> str:

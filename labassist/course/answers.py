@@ -35,6 +35,7 @@ def lab_answer(one: LabStanding) -> dict[str, Any]:
     lab = one.lab
     return {
         "id": lab.id,
+        "short": lab.short,
         "title": lab.title,
         "summary": lab.summary,
         "weeks": list(lab.weeks),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -33,7 +34,8 @@ class Course:
             for path in labs.glob(f"*/{FILE}"):
                 found.setdefault(path.parent.name, path.parent)
         read = [_read(found[name]) for name in sorted(found)]
-        return cls(workspace, tuple(map(_for_lint, read) if lint else read))
+        named = [replace(lab, short=_short(lab.id, found)) for lab in read]
+        return cls(workspace, tuple(map(_for_lint, named) if lint else named))
 
     def lab(self, name: str) -> Lab:
         """Return the lab called `01-first-loop`, or `01` for short.
@@ -112,6 +114,11 @@ def _read(folder: Path) -> Lab:
         return read_lab(folder)
     except InputError as error:
         return faulty(folder, str(error))
+
+
+def _short(lab_id: str, ids: Iterable[str]) -> str:
+    number = lab_id.partition("-")[0]
+    return number if number.isdecimal() and sum(one.startswith(number) for one in ids) == 1 else lab_id
 
 
 def _for_lint(lab: Lab) -> Lab:

@@ -135,6 +135,8 @@ class Lab:
     steps: tuple[Step, ...]
     problem: str = ""
     """What is wrong with its files, in one line with file and line; such a lab has no steps."""
+    short: str = ""
+    """What a person types for it: `01` where no other lab of the course begins so, else its id."""
 
 
 @dataclass(frozen=True)

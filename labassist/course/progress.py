@@ -208,19 +208,18 @@ def now() -> str:
 
 def how(lab: Lab, step: Step) -> str:
     """Return what makes a step done, to be read after `it is done when`."""
-    short = lab.id.split("-")[0]
     if step.kind == "read":
-        return f"you say so: labassist lab {short}/{step.id} --done"
+        return f"you say so: labassist lab {lab.short}/{step.id} --done"
     if step.kind == "predict":
         return f"you have guessed: {how_to_guess(lab, step)}"
     if step.kind == "run" and step.check is None:
         return "a run with these values has finished"
-    return f"its check passes: labassist check {short}/{step.id}"
+    return f"its check passes: labassist check {lab.short}/{step.id}"
 
 
 def how_to_guess(lab: Lab, step: Step) -> str:
     """Return the command line that commits to a guess."""
-    return f"labassist lab {lab.id.split('-')[0]}/{step.id} --predict {_choices(step)}"
+    return f"labassist lab {lab.short}/{step.id} --predict {_choices(step)}"
 
 
 def with_answer(one: StepStanding, answer: Answer) -> StepStanding:
