@@ -45,7 +45,7 @@ TABS = ("curves", "log", "config", "code", "lineage", "checkpoints")
 ACTIONS = (
     Action("open", "enter,o", "open", "Open the lab at its next step.", (COURSE,)),
     Action("newest", "r", "open run", "Open the live run, or else the newest one.", (COURSE,)),
-    Action("jobs", "s", "start a job", "List the jobs; any can be started without a lab.", (COURSE, LAB)),
+    Action("jobs", "s", "start a job", "List the jobs; any can be started without a lab.", (COURSE,)),
     Action("start", "enter,r", "run", "Start a recorded run of the job; asks a profile.", (JOBS,)),
     Action("choose", "enter", "start", "Start with the highlighted profile.", (CHOICE,)),
     Action("guess", "enter", "guess", "Commit your guess: a letter, or enter and type it.", (LAB,)),
@@ -56,6 +56,8 @@ ACTIONS = (
     Action("next", "n", "next", "Go to the next step, when this one is done.", (LAB,)),
     Action("previous", "p", "previous", "Go back to the step before.", (LAB,)),
     Action("open", "o", "open run", "Open the step's run.", (LAB,)),
+    Action("text", "t", "whole text", "Show the text alone, or all parts again.", (LAB,)),
+    Action("jobs", "s", "start a job", "List the jobs; any can be started without a lab.", (LAB,)),
     Action("open", "enter,o", "open", "Open the highlighted run.", (LEDGER,)),
     Action("mark", "space", "mark", "Mark the run; two marked ones can be compared.", (LEDGER,)),
     Action("compare", "d", "compare", "What differs: the two marked, or marked and here.", (LEDGER,)),

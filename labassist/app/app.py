@@ -65,6 +65,8 @@ class LabApp(App[int], inherit_bindings=False):
         """The newest word of each replay that this app started."""
         self.course: Mapping[str, Any] | None = None
         """What `labs --json` answered last; None until it has."""
+        self.lab_here = ""
+        """The lab that was opened or highlighted last; empty: the next one is."""
         self.lang = "zh" if language().startswith("zh") and not plain else "en"
         """Language of the labs' texts, where they have it."""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -148,6 +150,7 @@ class LabApp(App[int], inherit_bindings=False):
         """Show a lab at its next step."""
         from labassist.app.screens.lab import StepScreen
 
+        self.lab_here = lab
         self.push_screen(StepScreen(lab))
 
     def lab_names(self) -> dict[str, str]:

@@ -111,8 +111,7 @@ def question(step: Document, marks: Signs) -> list[Line]:
             return [*lines, said]
         unit = f" (in {predict['unit']})" if predict["unit"] else ""
         return [*lines, [("  ", "plain"), ("enter", "key"), (f" and type your guess{unit}", "plain")]]
-    own = guess["value"] if guess["text"] in ("", guess["value"]) else f"{guess['value']}, {guess['text']}"
-    own += f" {predict['unit']}" if predict["unit"] and not own.endswith(predict["unit"]) else ""
+    own = f"{guess['value']}, {guess['text']}" if predict["options"] else guess["text"] or guess["value"]
     line: Line = [("Your guess: ", "dim"), (own, "strong")]
     if measured is not None:
         right = measured["option"] and measured["option"] == guess["value"]
@@ -131,7 +130,7 @@ def what_to_do(step: Document) -> list[Line]:
         lines.append([("edit  ", "dim"), (f"{step['edit']['file']}:{step['edit']['line']}", "key")])
     if step["run"] is not None:
         lines.append([("$ ", "dim"), (step["run"]["line"], "key")])
-    if step["standing"] != "done" and step["kind"] != "read" and step["how"]:
+    if step["standing"] != "done" and step["kind"] not in ("read", "predict") and step["how"]:
         lines.append([("done when  ", "dim"), (step["how"], "plain")])
     return lines
 

@@ -27,6 +27,12 @@ class StepRun:
         """Whether its trainer lives, here."""
         return bool(self.id) and self.progress.alive
 
+    @property
+    def running(self) -> bool:
+        """Whether the ledger has it as running: a trainer's end is recorded a moment after its death."""
+        document = self.progress.document
+        return document is not None and document["state"] == "running"
+
     def follow(self, run: str) -> None:
         """Follow this run, from its first point on."""
         self.id, self.progress = run, Progress()

@@ -74,6 +74,10 @@ class LabScreen(Screen[Any]):
         """Return where the numbers on this screen come from, for `w`."""
         return []
 
+    def places(self) -> list[tuple[str, str, Callable[[], object]]]:
+        """Return where one may go to inside this screen: a name, a sentence, and what goes there."""
+        return []
+
     def can(self, action: str) -> bool:  # noqa: ARG002 - what the screens decide by
         """Say whether an action makes sense now; the bottom line shows only those."""
         return True

@@ -43,6 +43,7 @@ def commands(screen: LabScreen) -> list[Command]:
         for action in actions.on(screen.NAME)
         if screen.can(action.method) and action.name != "commands"
     ]
+    found += [Command(name, "", text, do) for name, text, do in screen.places()]
     lab = screen.lab
     for number, title in lab.lab_names().items():
         found.append(Command(f"lab: {title}", "", "Open the lab.", _open_lab(screen, number)))

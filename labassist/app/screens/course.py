@@ -43,7 +43,6 @@ class CourseScreen(LabScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self._moved_here = False
         self._over = -1
         """Runs that had ended when the progress was asked for last."""
 
@@ -128,11 +127,8 @@ class CourseScreen(LabScreen):
         if self.lab.course is not None:
             labs = self.lab.course["labs"]
             table.empty = "no labs: this installation has none"
-            at = None
-            if not self._moved_here:
-                following = self.lab.course["next"].partition("/")[0]
-                at = next((index for index, lab in enumerate(labs) if lab["id"] == following), 0)
-            table.show(labs, at)
+            wanted = self.lab.lab_here or self.lab.course["next"].partition("/")[0]
+            table.show(labs, next((at for at, lab in enumerate(labs) if lab["id"] == wanted), 0))
         self._about()
         if self._live() is None:
             self.lines("#live").show([])
@@ -156,7 +152,7 @@ class CourseScreen(LabScreen):
         table = self.query_one(Rows)
         following = self.lab.course["next"].partition("/")[0] if self.lab.course else ""
         if table.here is not None and table.here["id"] != following:
-            self._moved_here = True  # the highlight is the reader's now
+            self.lab.lab_here = table.here["id"]  # the highlight is the reader's now
         self._about()
         self.refresh_lines()
 

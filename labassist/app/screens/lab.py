@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, ClassVar
 
 from textual.binding import Binding
-from textual.containers import Vertical
 from textual.message import Message
 from textual.widget import Widget
 
 from labassist.app import actions, coursefacts, messages, words
 from labassist.app.actions import LAB
 from labassist.app.editor import edit
+from labassist.app.labstate import LabState
 from labassist.app.markdown import drawn
 from labassist.app.screens.base import LabScreen
 from labassist.app.steprun import StepRun
 from labassist.app.where import Source
-from labassist.app.widgets.chart import ChartView
-from labassist.app.widgets.lines import Lines, fitted, folded
 from labassist.app.widgets.pager import Pager
 from labassist.app.widgets.prompt import Prompt
+from labassist.app.widgets.stepwork import StepWork
 from labassist.app.words import Line
 from labassist.errors import InputError
 
 LETTERS = "abcdefgh"
 """Options that a key commits to."""
-
-READING = {"lab": "reading the lab …"}
 
 
 class StepScreen(LabScreen):
@@ -42,11 +40,7 @@ class StepScreen(LabScreen):
 
     def __init__(self, lab: str) -> None:
         super().__init__()
-        self.id_of_lab = lab
-        self.document: dict[str, Any] | None = None
-        """What `lab --json` answered last."""
-        self.at = 0
-        """Index of the step that is shown."""
+        self.state = LabState(lab)
         self._problem = ""
         self._checking = 0.0
         """When the check that goes on was started, by the monotonic clock; 0: none goes on."""
@@ -62,27 +56,18 @@ class StepScreen(LabScreen):
     @property
     def step(self) -> dict[str, Any] | None:
         """The step that is shown."""
-        found: dict[str, Any] | None = self.document["steps"][self.at] if self.document else None
-        return found
+        return self.state.step
 
     def body(self) -> Iterable[Widget]:
         """Return the text, and beside or below it what is to be done, the run, and the check."""
         yield Pager(plain=self.lab.plain, id="text")
-        with Vertical(id="work"):
-            yield Lines(id="ask")
-            chart = ChartView(id="chart", classes="line")
-            chart.ascii = self.lab.plain
-            yield chart
-            yield Lines(id="pace")
-            yield Lines(id="machine")
-            yield Lines(id="health")
-            yield Lines(id="check", classes="line")
+        yield StepWork(id="work")
         yield Prompt()
 
     def on_mount(self) -> None:
         """Ask for the lab."""
         super().on_mount()
-        self._ask("lab", "lab", self.id_of_lab)
+        self._ask("lab")
         self.set_interval(1.0, self._tick_check)
         self.show_all()
 
@@ -93,28 +78,27 @@ class StepScreen(LabScreen):
 
     def title_line(self) -> list[Line]:
         """Return the lab, the step and the trail."""
-        if self.document is None or self.step is None:
-            return [[(self.id_of_lab, "strong")]]
-        lab, step = self.document["lab"], self.step
-        trail = coursefacts.trail(self.document["steps"], self.at, self.lab.signs)
-        number = f"step {step['number']} of {len(self.document['steps'])}"
-        sign = {
-            "done": (f"{self.lab.signs.yes} done", "good"),
-            "failed": (f"{self.lab.signs.no} not yet", "bad"),
-        }
-        state = sign.get(step["standing"])
-        parts: list[Line] = [[(f"{lab['id'][:2]} {lab['title']}", "strong")], [(number, "plain")], trail]
-        parts += [[state]] if state else []
-        return [*parts, [(step["title"], "plain")]]
+        return self.state.title(self.lab.signs)
+
+    def places(self) -> list[tuple[str, str, Callable[[], object]]]:
+        """Return every step: looking ahead is allowed, only a run may be locked."""
+        return [
+            (
+                f"step: {step['number']} {step['title']}",
+                f"Go to the step: {step['standing']}.",
+                partial(self._go, at),
+            )
+            for at, step in enumerate(self.state.steps)
+        ]
 
     def can(self, action: str) -> bool:
         """Offer what the step has, in the order in which it is done."""
         step, readonly = self.step, bool(self.lab.runs and self.lab.runs.readonly)
         if action in ("back", "help", "commands", "where", "ledger", "machine", "jobs"):
             return True
-        if step is None or self.document is None:
+        if step is None:
             return False
-        guessing = coursefacts.waits_for_guess(step)
+        guessing = self.state.guessing
         if action == "guess":
             return guessing and not readonly
         if action == "run_or_stop":
@@ -132,8 +116,10 @@ class StepScreen(LabScreen):
             return bool(self._run.id)
         if action == "next":
             return bool(step["kind"] == "read" or step["standing"] == "done")
+        if action == "text":
+            return bool(self._run.id) or step["check"] is not None
         if action == "previous":
-            return self.at > 0
+            return self.state.at > 0
         return action != "read" or bool(self._run.id)
 
     def label(self, action: actions.Action) -> str:
@@ -148,20 +134,22 @@ class StepScreen(LabScreen):
         if action.name == "hint":
             return f"hint ({len(step['hints']['taken'])} of {step['hints']['total']})"
         if action.name == "next":
-            last = self.document is not None and self.at == len(self.document["steps"]) - 1
             read = "" if step["standing"] == "done" else "read, "
-            return read + ("back to the course" if last else "next")
+            return read + ("back to the course" if self.state.on_last else "next")
         return action.label
 
     def key_names(self, action: actions.Action) -> str:
         """The letters of the options are the keys of a guess."""
-        options = self.step["predict"]["options"] if action.name == "guess" and self.step else {}
-        return " ".join(options) if options else super().key_names(action)
+        letters = " ".join(self.state.options) if action.name == "guess" else ""
+        return letters or super().key_names(action)
 
     def sources(self) -> list[Source]:
         """Return where the step's values and its run's numbers come from."""
-        step = self.step
-        return (coursefacts.step_sources(step) if step else []) + self._run.progress.sources()
+        return self.state.sources() + self._run.progress.sources()
+
+    @property
+    def _work(self) -> StepWork:
+        return self.query_one(StepWork)
 
     # --- what the desk says
 
@@ -176,9 +164,9 @@ class StepScreen(LabScreen):
             self.notice(
                 [("! ", "bad"), (f"{message.what} was taken away (run {words.short(message.run)})", "plain")]
             )
-            self._ask("lab", "lab", self._place())
+            self._ask("lab")
         elif isinstance(message, messages.MachineSampled):
-            self._show_machine()
+            self._work.show_machine(self._run)
         elif isinstance(message, messages.Notice):
             self._run.starting = False
             self.refresh_lines()
@@ -205,13 +193,10 @@ class StepScreen(LabScreen):
         super().on_resize()
         self.call_after_refresh(self.show_all)
 
-    def _ask(self, key: str, *command: str) -> None:
-        language = ("--lang", self.lab.lang) if command[0] in ("lab", "check") else ()
-        self.lab.desk.errands.ask(key, *command, *language)
-
-    def _place(self) -> str:
-        assert self.step is not None
-        return f"{self.id_of_lab}/{self.step['id']}"
+    def _ask(self, command: str, *words: str) -> None:
+        """Start `lab`, `check` or `hint` on the step that is shown; it answers under the command's own name."""
+        language = () if command == "hint" else ("--lang", self.lab.lang)
+        self.lab.desk.errands.ask(command, command, self.state.place, *words, *language)
 
     def _answered(self, message: messages.Answered) -> None:
         if message.key not in ("lab", "check", "hint", "step"):
@@ -220,41 +205,40 @@ class StepScreen(LabScreen):
             self._checking = 0.0
         then_on, self._then_on = self._then_on, False
         if message.problem:
-            self._problem = message.problem if self.document is None else ""
+            self._problem = "" if self.state.steps else message.problem
             self.notice([("! ", "bad"), (message.problem, "plain")])
         elif message.key == "step":
             self._run.starting = False
-            self._ask("lab", "lab", self._place())
+            self._ask("lab")
         elif message.key == "hint":
             self._hinted(message.document)
         else:
             self._take(message.document)
             if then_on:
-                self._go(self.at + 1)
+                self._go(self.state.at + 1)
+            elif message.key == "check":
+                self._say_verdict()
         self.show_all()
         self.refresh_lines()
 
     def _take(self, answer: dict[str, Any]) -> None:
-        """Take the steps that an answer has; at first go to the one that it names."""
-        first = self.document is None
-        if first:
-            self.document = answer
-            ids = [step["id"] for step in answer["steps"]]
-            self._go(ids.index(answer["step"]))
+        """Take the steps that an answer has; the first one says at which to begin."""
+        if self.state.take(answer):
+            self._go(self.state.at)
         else:
-            assert self.document is not None
-            new = {step["id"]: step for step in answer["steps"]}
-            self.document["lab"] = answer["lab"]
-            self.document["steps"] = [new.get(step["id"], step) for step in self.document["steps"]]
             self._find_run()
         if answer.get("note"):
             self.notice([(f"{self.lab.signs.alarm} ", "warn"), (answer["note"], "plain")])
 
+    def _say_verdict(self) -> None:
+        """Say what to do after a check."""
+        if self.step is not None and self.step["standing"] == "done":
+            self.notice([(f"{self.lab.signs.yes} passed", "good"), ("; n goes on", "plain")])
+        else:
+            self.notice([("not yet: what was expected and what came out stands above", "plain")])
+
     def _hinted(self, answer: dict[str, Any]) -> None:
-        assert self.document is not None
-        for step in self.document["steps"]:
-            if step["id"] == answer["step"]:
-                step["hints"] = {"taken": answer["hints"], "total": answer["total"]}
+        self.state.hinted(answer)
         self.show_all()
         self.query_one("#text", Pager).action_edge(True)
 
@@ -270,24 +254,24 @@ class StepScreen(LabScreen):
 
     def _follow(self, run: str) -> None:
         self._run.follow(run)
-        self.query_one(ChartView).clear()
+        self._work.chart.clear()
         self.lab.follow(afresh=self.watching)
         self.show_all()
         self.refresh_lines()
 
     def _grew(self, message: messages.RunGrew) -> None:
-        chart = self.query_one(ChartView)
+        chart = self._work.chart
         if message.begins:
             chart.clear()
-        lived = self._run.alive
+        lived, running = self._run.alive, self._run.running
         self._run.progress.feed(message)
         chart.total = message.document.get("total_steps") or None
         losses = [(row["step"], row["loss"]) for row in message.points if "loss" in row]
         if losses:
             chart.extend(losses)
         if not message.loading:
-            self._show_run()
-        if lived and not self._run.alive:
+            self._work.show_run(self._run)
+        if running and not self._run.running:
             self._ended()
         if lived != self._run.alive:
             self.refresh_lines()
@@ -297,21 +281,19 @@ class StepScreen(LabScreen):
         if self.step is not None and self.can("check"):
             self.action_check()
         elif self.step is not None:
-            self._ask("lab", "lab", self._place())
+            self._ask("lab")
 
     # --- keys
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """A letter is an answer while the question that has it is open."""
         if action == "letter":
-            step = self.step
-            options = step["predict"]["options"] if step and coursefacts.waits_for_guess(step) else {}
-            return bool(parameters[0] in options and self.can("guess"))
+            return bool(parameters[0] in self.state.options and self.can("guess"))
         return super().check_action(action, parameters)
 
     def action_letter(self, letter: str) -> None:
         """Commit to an option."""
-        self._ask("lab", "lab", self._place(), f"--predict={letter}")
+        self._ask("lab", f"--predict={letter}")
 
     def action_guess(self) -> None:
         """Ask for a guess that is typed."""
@@ -327,7 +309,7 @@ class StepScreen(LabScreen):
     def on_prompt_given(self, message: Prompt.Given) -> None:
         """Commit to what was typed."""
         if message.text:
-            self._ask("lab", "lab", self._place(), f"--predict={message.text}")
+            self._ask("lab", f"--predict={message.text}")
 
     def action_run_or_stop(self) -> None:
         """Start the step's run, or ask the live one for its end."""
@@ -349,7 +331,7 @@ class StepScreen(LabScreen):
         else:
             self._checking = time.monotonic()
             self.notice([("checking …", "plain")])
-            self._ask("check", "check", self._place())
+            self._ask("check")
         self.refresh_lines()
 
     def _tick_check(self) -> None:
@@ -360,7 +342,7 @@ class StepScreen(LabScreen):
 
     def action_hint(self) -> None:
         """Take the next hint."""
-        self._ask("hint", "hint", self._place())
+        self._ask("hint")
 
     def action_edit(self) -> None:
         """Open the editor at the step's line."""
@@ -372,24 +354,29 @@ class StepScreen(LabScreen):
             self.notice([("! ", "bad"), (str(error), "plain")])
         else:
             self.notice([("c checks what is in the file now", "plain")])
-            self._ask("lab", "lab", self._place())
+            self._ask("lab")
 
     def action_next(self) -> None:
         """Go on; a text is read then."""
         step = self.step
         if step is not None and step["standing"] != "done":
             self._then_on = True
-            self._ask("lab", "lab", self._place(), "--done")
+            self._ask("lab", "--done")
         else:
-            self._go(self.at + 1)
+            self._go(self.state.at + 1)
 
     def action_previous(self) -> None:
         """Go back one step."""
-        self._go(self.at - 1)
+        self._go(self.state.at - 1)
 
     def action_open(self) -> None:
         """Open the step's run."""
         self.lab.open_run(self._run.id)
+
+    def action_text(self) -> None:
+        """Show the text alone, or all parts again."""
+        self.toggle_class("-reading")
+        self.call_after_refresh(self.show_all)
 
     def action_copy(self) -> None:
         """Copy the step's command."""
@@ -398,14 +385,13 @@ class StepScreen(LabScreen):
 
     def _go(self, at: int) -> None:
         """Show another step; behind the last one lies the course."""
-        assert self.document is not None
-        if at >= len(self.document["steps"]):
+        if at >= len(self.state.steps):
             self.dismiss(None)
             return
-        self.at = max(0, at)
+        self.state.at = max(0, at)
         self.notice([])
         self._run = StepRun()
-        self.query_one(ChartView).clear()
+        self._work.chart.clear()
         self._find_run()
         self.query_one("#text", Pager).top()
         self.lab.follow()
@@ -417,68 +403,14 @@ class StepScreen(LabScreen):
     def show_all(self) -> None:
         """Write every part."""
         self._show_text()
-        self._show_ask()
-        self._show_run()
-        self._show_check()
+        self._work.show(self.step, self._run)
 
     def _show_text(self) -> None:
         pager = self.query_one("#text", Pager)
         step = self.step
         if step is None:
-            said = self._problem or READING["lab"]
+            said = self._problem or "reading the lab …"
             pager.show([[(said, "bad" if self._problem else "dim")]])
             return
         width = min(84, max(20, pager.size.width))
         pager.show(drawn(step["text"], width, self.lab.signs) + coursefacts.hint_lines(step))
-
-    def _show_ask(self) -> None:
-        step, marks = self.step, self.lab.signs
-        widget = self.lines("#ask")
-        lines = coursefacts.question(step, marks) + coursefacts.what_to_do(step) if step else []
-        _fill(widget, folded(lines, max(20, widget.size.width)))
-
-    def _show_run(self) -> None:
-        """Show the run's pace, its health and the machine beside it, where there is a run."""
-        progress, marks = self._run.progress, self.lab.signs
-        known = bool(self._run.id) and progress.document is not None
-        self.set_class(known, "-run")
-        if not known:
-            return
-        title = f"run {words.short(self._run.id)}"
-        chart = self.query_one(ChartView)
-        if chart.border_title != title:
-            chart.border_title = title
-        room = max(20, self.lines("#pace").size.width)
-        self.lines("#pace").show(fitted(progress.how_far(marks, 10) + progress.newest()[1:2], room))
-        health = progress.how_it_goes(marks)
-        _fill(self.lines("#health"), folded(health[:1], room)[:2])
-        self._show_machine()
-
-    def _show_machine(self) -> None:
-        self.set_class(self._run.alive, "-live")
-        if self.lab.machine is None or not self._run.alive:
-            return
-        from labassist.machine.line import machine_line
-
-        widget = self.lines("#machine")
-        widget.show(
-            [(machine_line(self.lab.machine.sample, max(10, widget.size.width), self.lab.plain), "dim")]
-        )
-
-    def _show_check(self) -> None:
-        widget = self.lines("#check")
-        lines = coursefacts.verdict_of(self.step, self.lab.signs) if self.step else []
-        room = 12 if self.has_class("-wide") else 6
-        rows = folded(lines, max(20, widget.size.width), indent=8)
-        if len(rows) > room:
-            rows = [*rows[: room - 1], [("w shows every criterion whole", "dim")]]
-        self.set_class(bool(rows), "-checked")
-        _fill(widget, rows)
-
-
-def _fill(widget: Lines, lines: list[Line]) -> None:
-    """Show lines in a widget that is as high as they are many."""
-    height = len(lines) + (1 if widget.has_class("line") else 0)
-    if widget.styles.height is None or widget.styles.height.value != height:
-        widget.styles.height = height
-    widget.show(*lines)

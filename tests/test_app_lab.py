@@ -1,0 +1,258 @@
+"""The lab's screen through the pilot: a step is read, guessed at, run, edited and checked by keys."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from course_lab import CHECKS, DOUBLE, FILES, loaded, record
+from course_lab import write as write_lab
+from pilot import play, until
+from textual.pilot import Pilot
+
+from labassist.app import words
+from labassist.app.app import LabApp
+from labassist.app.editor import argv
+from labassist.app.markdown import drawn
+from labassist.app.screens.course import CourseScreen
+from labassist.app.screens.lab import StepScreen
+from labassist.app.widgets.chart import ChartView
+from labassist.course import progress
+from labassist.course.load import step_of
+from labassist.errors import InputError
+from labassist.ledger.store import Ledger
+from labassist.workspace import Workspace
+
+
+async def to_step(pilot: Pilot[int], app: LabApp, number: int) -> None:
+    """Go to a step by its name in the list of all commands."""
+    await until(pilot, app, "step ", " of 5")
+    await pilot.press("colon", *f"step: {number}", "enter")
+    await until(pilot, app, f"step {number} of 5")
+
+
+async def open_lab(pilot: Pilot[int], app: LabApp, lab: str = "90 A small lab") -> None:
+    """Open a lab from the course by its name in the list of all commands."""
+    await until(pilot, app, lab)
+    await pilot.press("colon", *f"lab: {lab[:2]}", "enter")
+    await until(pilot, app, "step ", " of ")
+
+
+def begun(workspace: Workspace, upto: str) -> None:
+    """Do the steps before `upto` by what the commands do."""
+    course, lab = loaded(workspace)
+    with Ledger.open(workspace.ledger, create=True) as ledger:
+        for step in lab.steps[: [one.id for one in lab.steps].index(upto)]:
+            if step.kind == "read":
+                progress.done(ledger, lab, step)
+            elif step.kind == "predict":
+                progress.guess(course, ledger, lab, step_of(lab, step.id), "3.0")
+    if upto in ("fast", "double"):
+        record(workspace, [3.0, 2.0])
+
+
+def test_reading_guessing_and_going_on(workspace: Workspace) -> None:
+    write_lab(workspace)
+
+    async def script(pilot: Pilot[int], app: LabApp) -> None:
+        await open_lab(pilot, app)
+        screen = await until(pilot, app, "step 1 of 5  ▸····", "Read this", "n read, next")
+        assert "c check" not in screen
+        await pilot.press("n")
+        screen = await until(pilot, app, "step 2 of 5  ✓▸···", "Predict first: How low?", "enter guess")
+        assert "n next" not in screen
+        await pilot.press("enter")
+        await until(pilot, app, "enter guess   esc leave the line")
+        await pilot.press(*"2.5", "enter")
+        await until(pilot, app, "Your guess: 2.5 nats", "n next")
+        await pilot.press("n")
+        await until(pilot, app, "step 3 of 5", "$ labassist run 90-small/train --profile tiny", "space run")
+        await pilot.press("p", "p")
+        await until(pilot, app, "step 1 of 5", "n next")
+        await pilot.press("escape")
+        await until(pilot, app, "▸ 2-3   ▸ 90 A small lab", "2/5", "next step 3 of 5")
+        assert isinstance(app.screen, CourseScreen)
+
+    play(workspace, script)
+
+
+def test_a_run_is_locked_until_a_letter_is_pressed_and_its_check_shows_the_criteria(
+    workspace: Workspace,
+) -> None:
+    write_lab(workspace)
+    begun(workspace, "fast")
+    record(workspace, [2.0, 1.5], **{"optim.lr": 2.0})
+
+    async def script(pilot: Pilot[int], app: LabApp) -> None:
+        await open_lab(pilot, app)
+        screen = await until(pilot, app, "step 4 of 5", "[a] fall  [b] rise", "a b guess")
+        assert "space run" not in screen
+        assert "c check" not in screen
+        await pilot.press("space", "c")  # nothing: the guess comes first
+        await pilot.press("b")
+        await until(pilot, app, "Your guess: b, rise", "c check", "run again")
+        assert app.screen.query_one(ChartView).chart.at(2) == 1.5
+        await pilot.press("left", "left")
+        await until(pilot, app, "step 1  loss 2.0")
+        await pilot.press("c")
+        await until(pilot, app, "Check ✓ the loss falls", "expected below 2.0", "got 1.5", "n next", "passed")
+        await until(pilot, app, "measured: ✗ a, from 2.0 to 1.5")
+        await pilot.press("w")
+        await until(pilot, app, "your guess", "measured", "the loss falls")
+
+    play(workspace, script)
+
+
+def test_an_edit_fails_takes_hints_opens_the_editor_and_passes(
+    workspace: Workspace,
+) -> None:
+    folder = write_lab(workspace)
+    begun(workspace, "double")
+
+    async def script(pilot: Pilot[int], app: LabApp) -> None:
+        await open_lab(pilot, app)
+        await to_step(pilot, app, 5)
+        await until(pilot, app, "edit  labs/90-small/double.py:5", "hint (0 of 1)")
+        await pilot.press("c")
+        screen = await until(pilot, app, "✗ not yet", "Check ✗ 4 becomes 8   expected 8   got 4   double.py")
+        assert "n next" not in screen
+        await pilot.press("h")
+        await until(pilot, app, "hint 1 of 1  times two", "hint (1 of 1)")
+        # The pilot has no terminal to lend: the screen names file and line, and stays.
+        await pilot.press("e")
+        await until(pilot, app, "double.py:5: the editor needs a terminal")
+        (folder / "double.py").write_text(DOUBLE.replace("return x  # your turn", "return x * 2"))
+        await pilot.press("c")
+        await until(pilot, app, "✓ done", "Check ✓ 4 becomes 8", "n back to the course")
+
+    play(workspace, script)
+
+
+def test_the_editor_is_the_learners_own_at_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "a file.py"
+    assert argv(path, 7, {"EDITOR": "vim -n"}) == ["vim", "-n", "+7", str(path)]
+    assert argv(path, 7, {"VISUAL": "code", "EDITOR": "vim"}) == ["code", "--wait", "--goto", f"{path}:7"]
+    assert argv(path, 7, {"EDITOR": "hx"}) == ["hx", f"{path}:7"]
+    found = tmp_path / "bin" / "vi"
+    found.parent.mkdir()
+    found.write_text("#!/bin/sh\n")
+    found.chmod(0o755)
+    assert argv(path, 7, {"PATH": str(found.parent)}) == ["vi", "+7", str(path)]
+    with pytest.raises(InputError, match=r"a file\.py:7: no editor here"):
+        argv(path, 7, {"PATH": str(tmp_path)})
+
+
+@pytest.mark.fault
+def test_a_lab_with_an_error_is_named_with_its_line_and_the_others_work(workspace: Workspace) -> None:
+    write_lab(workspace)
+    write_lab(workspace, "91-broken", lab_toml=FILES["lab.toml"].replace('kind = "read"', 'kind = "reed"'))
+
+    async def script(pilot: Pilot[int], app: LabApp) -> None:
+        await until(pilot, app, "90 A small lab", "✗ 91-broken")
+        await pilot.press("end")
+        screen = await until(pilot, app, "labs/91-broken/lab.toml:10", "did you mean read?")
+        assert "enter open" not in screen
+        await pilot.press("enter")
+        assert isinstance(app.screen, CourseScreen)
+        await pilot.press("up", "enter")
+        await until(pilot, app, "step 1 of 5", "Read this")
+
+    play(workspace, script)
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("fault", ["hangs", "crashes", "syntax"])
+def test_a_check_that_hangs_or_crashes_leaves_the_screen_alive(workspace: Workspace, fault: str) -> None:
+    body = {
+        "hangs": "    import time\n    time.sleep(1000)\n",
+        "crashes": "    return [][7]\n",
+        "syntax": "    return (\n",
+    }[fault]
+    write_lab(workspace, checks_py=CHECKS.partition("def double")[0] + f"def double(found):\n{body}")
+    begun(workspace, "double")
+
+    async def script(pilot: Pilot[int], app: LabApp) -> None:
+        await open_lab(pilot, app)
+        await to_step(pilot, app, 5)
+        await pilot.press("c")
+        if fault == "hangs":
+            await until(pilot, app, "c gives it up", "c give the check up")
+            await pilot.press("c")
+            await until(pilot, app, "the check was given up", "c check")
+            assert not app.desk.errands.busy("check")
+        else:
+            screen = await until(pilot, app, "! ", "checks.py")
+            assert "Traceback" not in screen
+        await pilot.press("p")
+        await until(pilot, app, "step 4 of 5")
+        assert isinstance(app.screen, StepScreen)
+
+    play(workspace, script)
+
+
+@pytest.mark.fault
+def test_a_run_deleted_under_the_lab_is_said(workspace: Workspace) -> None:
+    write_lab(workspace)
+    begun(workspace, "plain")
+    run = record(workspace, [3.0, 2.0])
+
+    async def script(pilot: Pilot[int], app: LabApp) -> None:
+        await open_lab(pilot, app)
+        await to_step(pilot, app, 3)
+        await until(pilot, app, "loss 2", f"run {words.short(run)}")
+        shutil.rmtree(workspace.ledger / "runs" / run)
+        await until(pilot, app, "its folder was taken away")
+        await pilot.press("o")
+        await until(pilot, app, "its folder is gone")
+
+    play(workspace, script)
+
+
+def test_copying_a_steps_command(workspace: Workspace) -> None:
+    write_lab(workspace)
+    begun(workspace, "plain")
+
+    async def script(pilot: Pilot[int], app: LabApp) -> None:
+        await open_lab(pilot, app)
+        await until(pilot, app, "step 3 of 5")
+        await pilot.press("y")
+        await until(pilot, app, "copied; also in .labassist/clipboard.txt")
+        assert app.clipboard == "labassist run 90-small/train --profile tiny"
+
+    play(workspace, script)
+
+
+def test_markdown_is_drawn_in_lines_that_fit() -> None:
+    text = """\
+# A heading
+
+A paragraph with `code`, **strong** and *stressed* words and a [page](x.md), long enough
+to be folded more than once.
+
+- an item whose text goes on
+  in a second line
+1. first
+
+      weights   14.2 GiB
+      peak      71.2
+
+```
+labassist run x
+```
+> quoted
+"""
+    lines = drawn(text, 40, words.UNICODE)
+    rows = ["".join(text for text, _ in line) for line in lines]
+    assert rows[0] == "A heading"
+    assert all(len(row) <= 40 for row in rows)
+    assert "· an item whose text goes on in a second" in rows
+    assert "  line" in rows
+    assert "1. first" in rows
+    assert "      weights   14.2 GiB"[2:] in [row[-len("    weights   14.2 GiB") :] for row in rows]
+    assert "  labassist run x" in rows
+    assert "| quoted" in rows
+    kinds = {text: kind for line in lines for text, kind in line}
+    assert (kinds["code"], kinds["strong"], kinds["stressed"]) == ("key", "strong", "strong")
+    assert "*" not in "".join(rows)
+    assert drawn("中文" * 30, 21, words.UNICODE)[0] == [("中文" * 5, "plain")]
