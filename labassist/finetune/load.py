@@ -81,8 +81,8 @@ def need_bitsandbytes(gpu: bool) -> None:
     except (ImportError, OSError, RuntimeError) as error:
         raise InputError(
             f"bitsandbytes cannot be imported: {(str(error).splitlines() or [''])[0]}",
-            where="model.four_bit",
-            mend="pip install 'bitsandbytes>=0.49', or --set model.four_bit=false",
+            where="model.method",
+            mend="pip install 'bitsandbytes>=0.49', or --set model.method=lora",
         ) from None
     library = getattr(bitsandbytes.cextension, "lib", None)
     broken = library is None or type(library).__name__.startswith("Error")
@@ -90,7 +90,7 @@ def need_bitsandbytes(gpu: bool) -> None:
         cuda = torch.version.cuda
         raise InputError(
             f"bitsandbytes {bitsandbytes.__version__} has no library for CUDA {cuda}",
-            where="model.four_bit",
+            where="model.method",
             mend="install a bitsandbytes that has it (pip install -U bitsandbytes; `python -m bitsandbytes` says what "
-            "it looks for), or --set model.four_bit=false",
+            "it looks for), or --set model.method=lora",
         )

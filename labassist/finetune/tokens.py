@@ -17,6 +17,7 @@ from labassist.errors import InputError
 
 BINS = 12
 BOOTSTRAP = 2000
+NO_LIMIT = 1 << 40
 LEFT, RIGHT = "⟦", "⟧"
 """What is trained on stands between these."""
 
@@ -82,7 +83,11 @@ def _template(tokenizer: Any, messages: list[dict[str, str]], **more: Any) -> li
 
 
 def measure(samples: Sequence[Sample], tokenizer: Any, limit: int) -> Lengths:
-    """Return the lengths of samples. Raises InputError where the limit leaves nothing to train on in any of them."""
+    """Return the lengths of samples; a limit of 0 cuts nothing.
+
+    Raises InputError where the limit leaves nothing to train on in any of them, and where all of them are over it.
+    """
+    limit = limit or NO_LIMIT
     if samples[0].conversational:
         need_template(tokenizer)
     each, trained, left = [], [], 0

@@ -31,12 +31,12 @@ def as_dataset(some: list[rows.Sample]) -> Any:
 # ---------------------------------------------------------------------------- the model and its adapters
 
 
-def quantised(four_bit: bool) -> Any:
+def quantised(method: str) -> Any:
     """Return how the base is held: nf4 in blocks of 64, the blocks' scales quantised too, computing in bf16."""
     import torch
     from transformers import BitsAndBytesConfig
 
-    if not four_bit:
+    if method == "lora":
         return None
     return BitsAndBytesConfig(
         load_in_4bit=True,
@@ -184,8 +184,9 @@ def main() -> None:
     tokenizer = load.tokenizer(base, chat=train[0].conversational)
     if c["layout"] == "padding-free":
         train, held = (tokens.within(some, tokenizer, c["length"]) for some in (train, held))
-    print(tokens.measure(train, tokenizer, c["length"]).line(), flush=True)
-    model = load.model(base, quantised(m["four_bit"]), trust_remote_code=m["trust_remote_code"])
+    cut_at = 0 if c["layout"] == "stream" else c["length"]  # a stream is cut anywhere, and loses nothing
+    print(tokens.measure(train, tokenizer, cut_at).line(), flush=True)
+    model = load.model(base, quantised(m["method"]), trust_remote_code=m["trust_remote_code"])
 
     import torch
     from trl import SFTTrainer
