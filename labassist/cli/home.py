@@ -39,6 +39,26 @@ def register(sub: Subparsers) -> None:
     )
     parser.add_argument("path", metavar="PATH", help="a bundle, or the folder of a workspace or ledger")
 
+    parser = command(
+        sub,
+        "pull",
+        pull,
+        help="bring the runs of another machine's workspace here over ssh, going on where a lost link left it",
+        example="labassist pull gpu-box:my-lab\nlabassist pull gpu-box:bundle.tar",
+    )
+    parser.add_argument("source", metavar="HOST:PATH", help="a workspace or a bundle there, as for scp")
+    _checkpoints(parser)
+
+    parser = command(
+        sub,
+        "leave",
+        leave,
+        help="before a box is given back: stop, bundle, copy elsewhere, verify, and say what would be lost",
+        example="labassist leave home-box:labs/\nlabassist leave /mnt/usb",
+    )
+    parser.add_argument("target", metavar="HOST:PATH|DIR", help="where the bundle goes")
+    _checkpoints(parser)
+
 
 def _checkpoints(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -110,3 +130,37 @@ def import_(args: argparse.Namespace) -> int:
         say(f"note: {note}")
     emit(merged.document(), args.json, merged.text)
     return 0
+
+
+def pull(args: argparse.Namespace) -> int:
+    """Bring runs home."""
+    from labassist.cli.output import emit, say
+    from labassist.cli.runs import opened
+    from labassist.errors import InputError
+    from labassist.runs import remote
+    from labassist.runs.pull import pull as mirror
+
+    source = remote.parse(args.source)
+    if isinstance(source, Path):
+        mend = f"labassist import {args.source} takes what lies on this machine"
+        raise InputError("names no host", where=args.source, mend=mend)
+    workspace, ledger = opened(args)
+    merged = mirror(workspace, ledger, source, checkpoints=args.checkpoints, say=say)
+    for note in merged.notes:
+        say(f"note: {note}")
+    emit(merged.document(), args.json, merged.text)
+    return 0
+
+
+def leave(args: argparse.Namespace) -> int:
+    """Make it safe to go; 1 where it is not."""
+    from labassist.cli.output import emit, say
+    from labassist.cli.runs import opened
+    from labassist.runs import remote
+    from labassist.runs.leave import leave as go
+
+    target = remote.parse(args.target)
+    workspace, ledger = opened(args)
+    left = go(workspace, ledger, target, checkpoints=args.checkpoints, say=say)
+    emit(left.document(), args.json, left.text)
+    return 0 if left.safe else 1

@@ -7,7 +7,8 @@ which looks there first and then in `ledger/code.git`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,21 +65,34 @@ def holder(workspace: Path, ledger: Path, commit: str) -> Repository:
 
 def inner(workspace: Path, ledger: Path, run: str, commit: str) -> Path:
     """Return where in the recorded repository the workspace of a run lay. Raises CodeError."""
-    repo = holder(workspace, ledger, commit)
+    return _inner(workspace, ledger, run, holder(workspace, ledger, commit))
+
+
+def _inner(workspace: Path, ledger: Path, run: str, repo: Repository) -> Path:
     if repo.git_dir != ledger / NAME:
         return workspace.relative_to(repo.top)
     status, out, _ = _git(ledger, "config", "--get", f"labassist.{run}.workspace")
     return Path(os.fsdecode(out).strip()) if status == 0 else Path()
 
 
-def pack(workspace: Path, ledger: Path, runs: Iterable[dict[str, Any]], into: Path, scratch: Path) -> Packed:
+def pack(
+    workspace: Path,
+    ledger: Path,
+    runs: Iterable[dict[str, Any]],
+    into: Path,
+    scratch: Path,
+    *,
+    branches: bool = False,
+) -> Packed:
     """Write a git bundle with the commits of these runs, and all that they need, to `into`.
 
-    A commit that is not here is noted. Raises CodeError where git fails.
+    With `branches` every branch of the workspace's repository is in it under its own name, so that it can be
+    cloned. A commit that is not here is noted. Raises CodeError where git fails.
     """
     packed = Packed(None)
     refs: dict[str, str] = {}
     sources: dict[Path, Repository] = {}
+    found: dict[tuple[str, str], Repository | None] = {}
     for document in runs:
         code = document["code"]
         if code["vcs"] != "git":
@@ -88,16 +102,20 @@ def pack(workspace: Path, ledger: Path, runs: Iterable[dict[str, Any]], into: Pa
             (e.rpartition(" ")[0], e.rpartition(" ")[2]) for e in code.get("submodules", [])
         ]
         for path, commit in wanted:
-            repo = _module(workspace, ledger, path, commit)
-            if repo is None or not repo.has_commit(commit):
+            if (path, commit) not in found:
+                found[path, commit] = _module(workspace, ledger, path, commit)
+            repo = found[path, commit]
+            if repo is None:
                 what = f"commit {commit[:12]} of the submodule {path}" if path else f"commit {commit[:12]}"
                 packed.notes.append(f"run {run}: its {what} is not here, so it cannot be replayed there")
                 continue
             sources[repo.objects] = repo
             refs[f"{MODULES}{commit}" if path else RUNS + run] = commit
-            place = "" if path else inner(workspace, ledger, run, commit).as_posix()
+            place = "" if path else _inner(workspace, ledger, run, repo).as_posix()
             if place not in ("", "."):
                 packed.inner[run] = place
+    if branches:
+        refs |= _branches(workspace, sources)
     if not refs:
         return packed
     repos = list(sources.values())
@@ -124,9 +142,7 @@ def unpack(
     file: Path, ledger: Path, runs: Sequence[str], places: dict[str, str], shallow: Sequence[str]
 ) -> None:
     """Put a bundle's commits into the ledger's own repository, pinned for these runs. Raises CodeError."""
-    store = ledger / NAME
-    if not (store / "HEAD").is_file():
-        _must(ledger, "init", "--quiet", "--bare", "--template=", str(store))
+    store = _made(ledger)
     if shallow:
         known = set((store / "shallow").read_text().split()) if (store / "shallow").exists() else set()
         (store / "shallow").write_text("".join(f"{one}\n" for one in sorted(known | set(shallow))))
@@ -138,9 +154,41 @@ def unpack(
         if ref.startswith(MODULES) or ref.removeprefix(RUNS) in wanted:
             lines.append(f"update {ref} {commit}\n")
     _must(ledger, "update-ref", "--stdin", stdin="".join(lines).encode())
+    set_places(ledger, {run: place for run, place in places.items() if run in wanted})
+
+
+def set_places(ledger: Path, places: dict[str, str]) -> None:
+    """Remember where in its repository the workspace of each run lay. Raises CodeError."""
     for run, place in places.items():
-        if run in wanted:
-            _must(ledger, "config", f"labassist.{run}.workspace", place)
+        _must(ledger, "config", f"labassist.{run}.workspace", place)
+
+
+def fetch(ledger: Path, url: str, ssh: Sequence[str]) -> None:
+    """Fetch every pinned commit of another repository into the ledger's own. Raises CodeError."""
+    _made(ledger)
+    specs = [f"+{space}*:{space}*" for space in (RUNS, MODULES)]
+    words = ("-c", "core.fsync=all", "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", url, *specs)
+    _must(ledger, *words, env={"GIT_SSH_COMMAND": shlex.join(ssh)})
+
+
+def _made(ledger: Path) -> Path:
+    """Return the ledger's own repository, made where it is missing."""
+    store = ledger / NAME
+    if not (store / "HEAD").is_file():
+        ledger.mkdir(parents=True, exist_ok=True)
+        _must(ledger, "init", "--quiet", "--bare", "--template=", str(store))
+    return store
+
+
+def _branches(workspace: Path, sources: dict[Path, Repository]) -> dict[str, str]:
+    """Return every branch and tag of the workspace's repository with its commit; none without a repository."""
+    try:
+        repo = open_repository(workspace)
+    except CodeError:
+        return {}
+    sources[repo.objects] = repo
+    out = repo.run("for-each-ref", "--format=%(objectname) %(refname)", "refs/heads/", "refs/tags/")
+    return {name: commit for commit, name in (line.split(" ", 1) for line in os.fsdecode(out).splitlines())}
 
 
 def borrow(git: Private, repos: Sequence[Repository]) -> list[str]:
@@ -158,26 +206,37 @@ def borrow(git: Private, repos: Sequence[Repository]) -> list[str]:
 
 
 def _module(workspace: Path, ledger: Path, path: str, commit: str) -> Repository | None:
-    """Return the repository to look for a commit in: of a submodule that lies at `path`, or of the workspace."""
-    if not path:
-        try:
-            return holder(workspace, ledger, commit)
-        except CodeError:
-            return None
+    """Return the repository that has a commit: of a submodule that lies at `path`, or of the workspace."""
+    repo: Repository | None
     try:
-        module = open_repository(open_repository(workspace).top / path, submodule=True)
+        if path:
+            repo = open_repository(open_repository(workspace).top / path, submodule=True)
+        else:
+            repo = holder(workspace, ledger, commit)
     except CodeError:
-        module = None
-    return module if module and module.has_commit(commit) else kept(ledger, workspace)
+        repo = None
+    if repo is not None and repo.has_commit(commit):
+        return repo
+    own = kept(ledger, workspace)
+    return own if own is not None and own.has_commit(commit) else None
 
 
-def _git(ledger: Path, *args: str, stdin: bytes = b"") -> tuple[int, bytes, str]:
-    env = {**_ENV, "GIT_DIR": str(ledger / NAME), "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull}
+def _git(
+    ledger: Path, *args: str, stdin: bytes = b"", env: Mapping[str, str] | None = None
+) -> tuple[int, bytes, str]:
+    env = {
+        **(env or {}),
+        **_ENV,
+        "GIT_DIR": str(ledger / NAME),
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": os.devnull,
+    }
     return run_git(ledger, *args, stdin=stdin, env=env)
 
 
-def _must(ledger: Path, *args: str, stdin: bytes = b"") -> bytes:
-    status, out, err = _git(ledger, *args, stdin=stdin)
+def _must(ledger: Path, *args: str, stdin: bytes = b"", env: Mapping[str, str] | None = None) -> bytes:
+    status, out, err = _git(ledger, *args, stdin=stdin, env=env)
     if status:
-        raise CodeError(f"git {args[0]} failed: {err.strip()}", where=str(ledger / NAME))
+        what = args[2] if args[0] == "-c" else args[0]
+        raise CodeError(f"git {what} failed: {err.strip()}", where=str(ledger / NAME))
     return out

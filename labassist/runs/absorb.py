@@ -26,6 +26,7 @@ from labassist.ledger.store import Ledger
 from labassist.record.inspect import committed, folder_of, inspect, manifest_file, read_manifest
 from labassist.record.protocol import file_sha256
 from labassist.runs import life
+from labassist.runs.belongings import folder_digest
 
 KEPT_INPUT_BYTES = 4 * 1024 * 1024
 """Inputs up to this size are kept as objects, so that a replay needs nothing else."""
@@ -302,11 +303,9 @@ class Absorber:
 
 
 def _folder(name: str, path: Path) -> Kept:
-    """Return a folder as one output: the SHA-256 of its files' paths and hashes, in order."""
-    files = sorted(one for one in path.rglob("*") if one.is_file())
-    listed = "".join(f"{file_sha256(one)} {one.relative_to(path).as_posix()}\n" for one in files)
-    total = sum(one.stat().st_size for one in files)
-    return Kept(name, total, hashlib.sha256(listed.encode()).hexdigest(), stored=False)
+    """Return a folder as one output."""
+    total = sum(one.stat().st_size for one in path.rglob("*") if one.is_file())
+    return Kept(name, total, folder_digest(path), stored=False)
 
 
 def _short(versions: dict[str, Any]) -> dict[str, str]:

@@ -22,7 +22,7 @@ def bring(
     """
     if path.is_file():
         with scratch(workspace, "import") as work:
-            return merge(read(path, work / "bundle"), ledger, moved)
+            return merge(read(path, work / "bundle"), workspace.root, ledger, moved)
     folder = path.resolve()
     root = folder.parent if folder.name == "ledger" and (folder / "journal.jsonl").is_file() else folder
     if not (root / "ledger" / "journal.jsonl").is_file():
@@ -33,4 +33,4 @@ def bring(
         raise InputError("this is the ledger itself", where=str(path))
     with scratch(workspace, "import") as work, Ledger.open(other.ledger, readonly=True) as theirs:
         parcel = collect(other, theirs, (), checkpoints=checkpoints, scratch=work)
-        return merge(parcel, ledger, place)
+        return merge(parcel, workspace.root, ledger, place)

@@ -30,6 +30,7 @@ from labassist.ledger.view import COURSE
 from labassist.record.inspect import inspect
 from labassist.record.protocol import file_sha256
 from labassist.runs.artifacts import checkpoints_place
+from labassist.runs.belongings import put_back
 from labassist.runs.parcel import Parcel
 
 Place = Callable[[Path, Path], None]
@@ -73,7 +74,7 @@ class Merged:
         )
 
 
-def merge(parcel: Parcel, ledger: Ledger, place: Place) -> Merged:
+def merge(parcel: Parcel, workspace: Path, ledger: Ledger, place: Place) -> Merged:
     """Import a parcel. Raises InputError for a clash and LedgerError for damage; nothing is journalled then."""
     made = {run: origin.replay(lines, run) for run, lines in parcel.lines.items()}
     if set(parcel.runs) != made.keys() - {MARKS}:
@@ -87,8 +88,9 @@ def merge(parcel: Parcel, ledger: Ledger, place: Place) -> Merged:
     if parcel.code is not None:
         codestore.unpack(parcel.code, ledger.folder, parcel.runs, parcel.places, parcel.shallow)
     steps = {run: _bring_files(parcel, ledger, run, plan[run], place) for run in parcel.runs}
+    notes = put_back(workspace, parcel.work, place)
     os.sync()  # before the journal says that they are here
-    merged = Merged(notes=list(parcel.notes))
+    merged = Merged(notes=[*parcel.notes, *notes])
     with ledger.journal.locked():
         plan = _plan(parcel, ledger, made)  # once more, because only now can nobody write in between
         for run in parcel.runs:

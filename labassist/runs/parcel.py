@@ -1,8 +1,8 @@
 """What is handed from one ledger to another: some runs with all that belongs to them, as one file or in place.
 
 A bundle is a plain tar: `origins/<run>.json` (the lines of the journal that made a run's documents),
-`objects/<sha256>`, `runs/<id>/…`, `code.bundle` (a git bundle), and last `bundle.json`, which has the SHA-256
-of every other file. So a bundle that was cut has no `bundle.json`, and one that was changed does not fit it.
+`objects/<sha256>`, `runs/<id>/…`, `work/…` (outputs in the workspace), `code.bundle` (a git bundle), and last
+`bundle.json`, which has the SHA-256 of every other file. So a bundle that was cut has no `bundle.json`, and one that was changed does not fit it.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from labassist.ledger.refs import closure
 from labassist.ledger.store import Ledger
 from labassist.record.inspect import committed
 from labassist.runs.absorb import now
+from labassist.runs.belongings import belongings
 from labassist.workspace import Workspace
 
 FORMAT, VERSION = "labassist-bundle", 1
@@ -52,6 +53,8 @@ class Parcel:
     objects: dict[str, Path] = field(default_factory=dict)
     files: dict[str, dict[str, Path]] = field(default_factory=dict)
     """Run -> path in its folder -> where the file lies."""
+    work: dict[str, Path] = field(default_factory=dict)
+    """Path in the workspace -> a file of these runs that lies there, outside the ledger."""
     code: Path | None = None
     places: dict[str, str] = field(default_factory=dict)
     shallow: list[str] = field(default_factory=list)
@@ -68,11 +71,17 @@ class Parcel:
 
 
 def collect(
-    workspace: Workspace, ledger: Ledger, names: Sequence[str], *, checkpoints: str, scratch: Path
+    workspace: Workspace,
+    ledger: Ledger,
+    names: Sequence[str],
+    *,
+    checkpoints: str,
+    scratch: Path,
+    branches: bool = False,
 ) -> Parcel:
     """Gather runs, what they were resumed from, and what belongs to them; no names: all that have ended.
 
-    `scratch` is for the git bundle. Raises InputError for a run that still runs, LedgerError for a ledger whose
+    `scratch` is for the git bundle; with `branches` it holds every branch of the workspace's repository too. Raises InputError for a run that still runs, LedgerError for a ledger whose
     journal is damaged, CodeError where git fails.
     """
     parcel = Parcel(socket.gethostname(), now(), ledger.journal.head)
@@ -85,8 +94,12 @@ def collect(
     parcel.objects = {sha: ledger.objects.path(sha) for sha in sorted(closure(named, ledger.objects))}
     for document in chosen:
         parcel.files[document["id"]] = dict(_files(ledger, document["id"], checkpoints))
+        if checkpoints != "none":
+            parcel.work |= belongings(workspace, ledger, document, checkpoints)
     scratch.mkdir(parents=True, exist_ok=True)
-    packed = codestore.pack(workspace.root, ledger.folder, chosen, scratch / _CODE, scratch)
+    packed = codestore.pack(
+        workspace.root, ledger.folder, chosen, scratch / _CODE, scratch, branches=branches
+    )
     parcel.code, parcel.places, parcel.shallow = packed.file, packed.inner, packed.shallow
     parcel.notes += packed.notes
     return parcel
@@ -186,6 +199,8 @@ def _members(parcel: Parcel) -> Iterator[tuple[str, Path | bytes]]:
     for run, files in parcel.files.items():
         for name, path in files.items():
             yield f"runs/{run}/{name}", path
+    for name, path in parcel.work.items():
+        yield f"work/{name}", path
     if parcel.code:
         yield _CODE, parcel.code
 
@@ -313,6 +328,8 @@ def _parcel(index: dict[str, Any], staging: Path) -> Parcel:
         elif kind == "runs":
             run, _, inside = rest.partition("/")
             parcel.files.setdefault(run, {})[inside] = staging / name
+        elif kind == "work":
+            parcel.work[rest] = staging / name
         elif name == _CODE:
             parcel.code = staging / name
     return parcel

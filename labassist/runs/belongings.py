@@ -1,0 +1,96 @@
+"""Files of a run that lie in the workspace, outside the ledger: declared outputs, and checkpoints of another trainer.
+
+They travel only while they are still what the run recorded, and are put only where nothing else lies.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from labassist.errors import CheckpointError, LedgerError
+from labassist.ledger import foreign
+from labassist.ledger.store import Ledger
+from labassist.record.inspect import committed, folder_of, read_manifest
+from labassist.record.protocol import file_sha256
+from labassist.workspace import Workspace
+
+_CLOSED = (".git", "ledger", ".labassist", "labs", "templates")
+"""What an import never puts anything into."""
+
+
+def belongings(
+    workspace: Workspace, ledger: Ledger, document: dict[str, Any], checkpoints: str
+) -> Iterator[tuple[str, Path]]:
+    """Yield path in the workspace and place of each file that goes along with a run."""
+    for output in document.get("outputs", []):
+        path = workspace.root / output["path"]
+        if output.get("sha256") and is_open(output["path"]) and _digest(path) == output["sha256"]:
+            for file in [path] if path.is_file() else sorted(one for one in path.rglob("*") if one.is_file()):
+                yield file.relative_to(workspace.root).as_posix(), file
+    rows = [dict(row) for row in ledger.checkpoints]
+    owners = foreign.claims(ledger.folder, rows, ledger.objects)
+    described = {
+        step: path for step, path in committed(ledger.run_folder(document["id"])).items() if path.is_file()
+    }
+    last = max(described, default=-1)
+    for step, path in described.items():
+        if checkpoints == "all" or step == last:
+            yield from _foreign(workspace, document["id"], path, owners)
+
+
+def _foreign(
+    workspace: Workspace, run: str, manifest_path: Path, owners: dict[Path, str]
+) -> Iterator[tuple[str, Path]]:
+    try:
+        manifest = read_manifest(manifest_path)
+    except CheckpointError:
+        return  # the audit names it
+    folder = folder_of(manifest_path, manifest)
+    if not folder.is_dir() or owners.get(folder, run) != run or not folder.is_relative_to(workspace.root):
+        return
+    for name in manifest["files"]:
+        inside = (folder / name).relative_to(workspace.root).as_posix()
+        if is_open(inside) and (folder / name).is_file():
+            yield inside, folder / name
+
+
+def _digest(path: Path) -> str:
+    return file_sha256(path) if path.is_file() else folder_digest(path) if path.is_dir() else ""
+
+
+def folder_digest(path: Path) -> str:
+    """Return a folder as one output: the SHA-256 of its files' paths and hashes, in order."""
+    files = sorted(one for one in path.rglob("*") if one.is_file())
+    listed = "".join(f"{file_sha256(one)} {one.relative_to(path).as_posix()}\n" for one in files)
+    return hashlib.sha256(listed.encode()).hexdigest()
+
+
+def is_open(inside: str) -> bool:
+    """Say whether a path relative to a workspace may be written by an import."""
+    parts = PurePosixPath(inside).parts
+    return (
+        bool(parts) and not inside.startswith("/") and ".." not in parts and parts[0].lower() not in _CLOSED
+    )
+
+
+def put_back(workspace: Path, files: dict[str, Path], place: Any) -> list[str]:
+    """Put files into the workspace where nothing lies yet; return a note for each that found something else.
+
+    Raises LedgerError for a path that leads out of the workspace or into what is not a run's.
+    """
+    notes = []
+    for inside, source in files.items():
+        target = workspace / inside
+        parent = target.parent.resolve()
+        if not is_open(inside) or not parent.is_relative_to(workspace.resolve()):
+            raise LedgerError(f"a run's file may not be put at {inside!r}", where=str(workspace))
+        if target.exists() or target.is_symlink():
+            if not target.is_file() or file_sha256(target) != file_sha256(source):
+                notes.append(f"{inside} is another file here and was left as it is")
+            continue
+        parent.mkdir(parents=True, exist_ok=True)
+        place(source, target)
+    return notes
