@@ -98,13 +98,15 @@ def lab_text(answer: dict[str, Any]) -> str:
     short = lab["short"]
     title = f"{short} {lab['title']}, step {step['number']} of {lab['total']}: {step['title']}"
     gap = " " * max(2, WIDTH - len(title) - len(bar))
-    lines = [paint(title, "bold") + gap + bar, "", *markdown(step["text"]), ""]
     name = f"{short}/{step['id']}"
-    lines += [*_guess_lines(step, name), *_do_lines(step)]
-    if step["check"]:
-        lines += ["", *verdict_lines(step["check"])]
-    lines += ["", *_onward(answer, step, name)]
-    return shown("\n".join(lines))
+    parts = [
+        [paint(title, "bold") + gap + bar],
+        markdown(step["text"]),
+        [*_guess_lines(step, name), *_do_lines(step)],
+        verdict_lines(step["check"]) if step["check"] else [],
+        _onward(answer, step, name),
+    ]
+    return shown("\n\n".join("\n".join(lines) for lines in parts if lines))
 
 
 def check_text(answer: dict[str, Any]) -> str:
