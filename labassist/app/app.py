@@ -49,7 +49,8 @@ class LabApp(App[int], inherit_bindings=False):
 
     def __init__(self, workspace: Workspace, *, plain: bool = False, slow: bool = False) -> None:
         """`plain`: draw with ASCII characters only. `slow`: few frames, for a slow link."""
-        super().__init__(driver_class=TerminalDriver)
+        # Without colours the terminal's own two are used, on a light background too.
+        super().__init__(driver_class=TerminalDriver, ansi_color=True if "NO_COLOR" in os.environ else None)
         self.workspace = workspace
         self.plain = plain
         self.slow = slow

@@ -11,6 +11,9 @@ from labassist.app.words import Line, Piece, Signs
 
 Document = Mapping[str, Any]
 
+ONE_LINE = 76
+"""Options that are longer together stand in a line each."""
+
 GREETING = (
     "Welcome. You learn to train language models here by training them: each run is real, is recorded, "
     "and can be replayed bit for bit. Enter opens the first lab, ? shows the keys."
@@ -105,10 +108,13 @@ def question(step: Document, marks: Signs) -> list[Line]:
     if guess is None:
         lines: list[Line] = [[("Predict first: ", "warn"), (predict["question"], "plain")]]
         if predict["options"]:
-            said: Line = [("  ", "plain")]
-            for letter, text in predict["options"].items():
-                said += [(f"[{letter}]", "key"), (f" {text}  ", "plain")]
-            return [*lines, said]
+            said: list[Line] = [
+                [("  ", "plain"), (f"[{letter}]", "key"), (f" {text}", "plain")]
+                for letter, text in predict["options"].items()
+            ]
+            if sum(map(words.length, said)) > ONE_LINE:
+                return lines + said
+            return [*lines, [piece for one in said for piece in one]]
         unit = f" (in {predict['unit']})" if predict["unit"] else ""
         return [*lines, [("  ", "plain"), ("enter", "key"), (f" and type your guess{unit}", "plain")]]
     own = f"{guess['value']}, {guess['text']}" if predict["options"] else guess["text"] or guess["value"]

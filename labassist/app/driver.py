@@ -16,8 +16,8 @@ from textual._xterm_parser import XTermParser
 from textual.drivers.linux_driver import LinuxDriver
 
 # Leave the alternate screen, show the cursor, wrap lines, and end what the driver asked the terminal for:
-# focus events, bracketed paste, in-band resize, the kitty keyboard protocol.
-RESTORE = "\x1b[<u\x1b[?2004l\x1b[?2048l\x1b[?1004l\x1b[?7h\x1b[?1049l\x1b[?25h\x1b[0m"
+# the mouse, focus events, bracketed paste, in-band resize, the kitty keyboard protocol.
+RESTORE = "\x1b[?1000l\x1b[?1003l\x1b[?1006l\x1b[?1015l\x1b[<u\x1b[?2004l\x1b[?2048l\x1b[?1004l\x1b[?7h\x1b[?1049l\x1b[?25h\x1b[0m"
 
 _WAIT_S = 0.1
 

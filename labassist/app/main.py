@@ -25,6 +25,8 @@ def main(args: argparse.Namespace) -> int:
             mend=f"set TERM, as TERM=xterm-256color; {SMALL_COMMANDS}",
         )
     workspace = Workspace.find(args.workspace)
+    if os.environ["TERM"] in NO_COLOUR:
+        os.environ["NO_COLOR"] = "1"
     for name in ("COLUMNS", "LINES"):
         # Some shells export them; they would be believed over the terminal, and no resize would be seen.
         os.environ.pop(name, None)
@@ -39,14 +41,24 @@ def main(args: argparse.Namespace) -> int:
     if tls is None:
         del sys.modules["ssl"]
 
-    app = LabApp(workspace, plain=args.ascii or not speaks_unicode())
-    status = app.run(mouse=False)
+    plain = args.ascii or not speaks_unicode()
+    app = LabApp(workspace, plain=plain, slow=args.slow_link)
+    status = app.run(mouse=not (args.no_mouse or args.slow_link))
     if app.farewell:
         print(app.farewell)
     return status if isinstance(status, int) else app.return_code or 0
 
 
+FEW_GLYPHS = ("linux", "vt100", "vt102", "vt220", "ansi", "cons25")
+"""Terminals whose fonts lack braille and most signs, whatever the locale says."""
+
+NO_COLOUR = ("vt100", "vt102", "vt220", "xterm-mono", "screen-mono")
+"""Terminals that show no colours."""
+
+
 def speaks_unicode() -> bool:
-    """Tell whether the terminal's locale can show more than ASCII."""
+    """Tell whether the terminal and its locale can show more than ASCII."""
+    if os.environ.get("TERM", "") in FEW_GLYPHS:
+        return False
     encoding = (locale.getencoding() or "").lower().replace("-", "")
     return encoding == "utf8" and (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
