@@ -98,9 +98,10 @@ def test_a_guess_is_read_by_its_kind(place: Place) -> None:
     assert (place.stands("fast").guess, place.stands("fast").standing) == ("b", "open")
 
 
-def test_a_guess_stands_once_its_run_has_finished(place: Place) -> None:
+@pytest.mark.parametrize("state", ["finished", "running"])
+def test_a_guess_stands_once_its_run_shows_something(place: Place, state: str) -> None:
     place.guess("fast", "a")
-    run = record(place.workspace, [3.0, 2.0], **{"optim.lr": 2.0})
+    run = record(place.workspace, [3.0, 2.0], state=state, **{"optim.lr": 2.0})
     with place.ledger.journal.locked():  # the run is newer than the guess
         place.ledger.change("note", run, lambda one: {**one, "created": progress.now()})
     with pytest.raises(
