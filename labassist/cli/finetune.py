@@ -1,4 +1,4 @@
-"""Commands from an adapter to a model: merge."""
+"""Commands of fine-tuning: merge an adapter, take a run away as a script."""
 
 from __future__ import annotations
 
@@ -60,3 +60,25 @@ def merge(args: argparse.Namespace) -> int:
     args.out, args.job, args.mode, args.sets = [str(out)], None, "exact", []
     args.profile = args.config = args.card = args.seed = args.threads = None
     return runs.run(args)
+
+
+def export_script(args: argparse.Namespace) -> int:
+    """Write a run as a plain TRL script; on stdout without -o."""
+    from pathlib import Path
+
+    from labassist.cli import runs
+    from labassist.cli.output import emit
+    from labassist.errors import InputError
+    from labassist.finetune.script import script
+
+    workspace, ledger = runs.opened(args)
+    if len(args.runs) != 1:
+        raise InputError("a script is made of one run", where="export --to script", mend="name one run")
+    document = ledger.find(args.runs[0])
+    path = Path(args.output).expanduser() if args.output else None
+    text = script(document, workspace.root, path.name if path else "train.py")
+    if path is not None:
+        path.write_text(text, encoding="utf-8")
+    told = {"path": str(path) if path else None, "run": document["id"], "script": text}
+    emit(told, args.json, lambda: f"wrote {path}: python {path}" if path else text)
+    return 0

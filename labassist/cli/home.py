@@ -114,7 +114,14 @@ def _bundle(args: argparse.Namespace) -> int:
     return 0
 
 
-FORMATS: dict[str, Callable[[argparse.Namespace], int]] = {"bundle": _bundle}
+def _script(args: argparse.Namespace) -> int:
+    """Write a fine-tuning run as a plain script."""
+    from labassist.cli.finetune import export_script
+
+    return export_script(args)
+
+
+FORMATS: dict[str, Callable[[argparse.Namespace], int]] = {"bundle": _bundle, "script": _script}
 """What `export --to` takes, and who writes it."""
 
 
