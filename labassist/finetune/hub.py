@@ -48,7 +48,7 @@ def find(name: str, store: Path, revision: str) -> Model:
         return models.described(name, best[1], best[1], {"source": "", "licence": ""})
     cached = _in_hub_cache(name, revision)
     if cached is not None:
-        place = store / f"{_slug(name)}--cached-{cached.name[:12]}"
+        place = store / f"cached-{_slug(name)}--{cached.name[:12]}"
         facts = {"source": f"hub {name}", "revision": cached.name, "licence": _licence_here(cached)}
         return models.described(name, cached, place, facts)
     lacking = _lacking(store, name)

@@ -6,9 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback
-
-from labassist.finetune import models
 from labassist.finetune.models import Model
 from labassist.record.protocol import Order, file_sha256
 
@@ -32,17 +29,3 @@ def read(folder: Path) -> dict[str, Any]:
     except (FileNotFoundError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-class Kept(TrainerCallback):  # type: ignore[misc]
-    """Writes the lineage into each checkpoint, before the record seals it: put it before `record.attach`."""
-
-    def __init__(self, lineage: dict[str, Any]) -> None:
-        self.lineage = lineage
-
-    def on_save(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
-        """Add the file to the checkpoint that was just written."""
-        if state.is_world_process_zero:
-            folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-            told = {**self.lineage, "step": state.global_step}
-            models.write_whole(folder / FILE, json.dumps(told, indent=1).encode() + b"\n")

@@ -16,7 +16,7 @@ import tickets
 
 from labassist import record
 from labassist.data import rows
-from labassist.finetune import card, lineage, load, models, risk, tokens
+from labassist.finetune import callbacks, card, lineage, load, models, tokens
 
 # ---------------------------------------------------------------------------- what is trained on
 
@@ -209,7 +209,7 @@ def main() -> None:
         eval_dataset=as_dataset(held),
         processing_class=tokenizer,
         peft_config=adapters(c["lora"]),
-        callbacks=[risk.Watch(c["price"]), lineage.Kept(kept)],
+        callbacks=[callbacks.Watch(c["price"]), callbacks.Kept(kept)],
     )
     print(tokens.shown(trainer.train_dataset[0], tokenizer), flush=True)
     record.attach(trainer)

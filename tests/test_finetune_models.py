@@ -1,0 +1,155 @@
+"""One resolver of models: what is whole is used, what is not is named with how to bring it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from labassist.errors import InputError, RestoreError
+from labassist.finetune import embedded, models, risk
+from labassist.record.protocol import Order
+
+
+def folder(path: Path, *names: str, config: dict[str, object] | None = None) -> Path:
+    path.mkdir(parents=True)
+    (path / "config.json").write_text(json.dumps(config or {"model_type": "llama"}))
+    for name in names:
+        (path / name).write_text(f"{name} of {path.name}")
+    return path
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return folder(tmp_path / "mine", "model.safetensors", "tokenizer.json")
+
+
+def test_a_folder_is_a_model_with_a_digest_that_follows_its_content(tmp_path: Path, model: Path) -> None:
+    first = models.prepare("mine", tmp_path)
+    assert first.folder == model and first.source == "a folder"
+    assert models.prepare(str(model), tmp_path).digest == first.digest
+    (model / "model.safetensors").write_text("other weights")
+    assert models.prepare("mine", tmp_path).digest != first.digest
+    kept = json.loads(first.manifest.read_text())
+    assert set(kept["files"]) == {"config.json", "model.safetensors", "tokenizer.json"}
+    assert not list(model.glob("labassist*")), "nothing is written into a folder that is not ours"
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    shards = folder(tmp_path / "shards", "tokenizer.json", "model-1.safetensors")
+    (shards / models.INDEX).write_text(
+        json.dumps({"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}})
+    )
+    folder(tmp_path / "bare")
+    folder(tmp_path / "pickled", "pytorch_model.bin", "tokenizer.json")
+    for name, said in (
+        ("shards", "model-2.safetensors missing"),
+        ("bare", "*.safetensors, tokenizer.json missing"),
+        ("pickled", "pickled"),
+        ("no-such", "no folder and no hub id"),
+        ("./no-such/folder", "no folder and no hub id"),
+    ):
+        with pytest.raises(InputError) as caught:
+            models.prepare(name, tmp_path)
+        assert said in str(caught.value) and caught.value.mend
+
+
+def test_a_hub_id_that_is_not_here_says_how_to_bring_it(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is not here") as caught:
+        models.prepare("Someone/a-model-7b", tmp_path, "v2")
+    assert "labassist.finetune.hub Someone/a-model-7b --revision v2" in caught.value.mend
+    with pytest.raises(InputError, match="means nothing here"):
+        models.prepare("embedded", tmp_path, "main")
+
+
+def test_what_another_program_downloaded_is_used_where_it_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "hub"
+    monkeypatch.setenv("HF_HUB_CACHE", str(cache))
+    repository = cache / "models--Someone--small"
+    snapshot = folder(repository / "snapshots" / ("a" * 40), "model.safetensors", "tokenizer.json")
+    (snapshot / "README.md").write_text("---\nlicense: mit\n---\n")
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("a" * 40)
+    for revision in ("", "main", "a" * 40):
+        found = models.prepare("Someone/small", tmp_path, revision)
+        assert (found.folder, found.revision, found.licence) == (snapshot, "a" * 40, "mit")
+    with pytest.raises(InputError, match="is not here"):
+        models.prepare("Someone/small", tmp_path, "b" * 40)
+
+
+def test_code_of_a_model_runs_only_where_it_was_asked_for_by_name(tmp_path: Path) -> None:
+    config = {"model_type": "x", "auto_map": {"AutoModel": "modeling.X"}}
+    folder(tmp_path / "own", "model.safetensors", "tokenizer.json", "modeling.py", config=config)
+    found = models.prepare("own", tmp_path)
+    with pytest.raises(InputError, match="Python code of its own") as caught:
+        models.refuse_remote_code(found, trusted=False)
+    assert "model.trust_remote_code=true" in caught.value.mend
+    models.refuse_remote_code(found, trusted=True)
+
+
+def test_one_of_ours_that_was_changed_is_refused(tmp_path: Path) -> None:
+    ours = folder(tmp_path / "store" / "ours", "model.safetensors", "tokenizer.json")
+    models.described("ours", ours, ours, {"source": "made", "licence": "mit"})
+    (ours / "model.safetensors").write_text("altered")
+    with pytest.raises(InputError, match="model.safetensors is not as it was"):
+        models.described("ours", ours, ours, {"source": "", "licence": ""})
+
+
+@pytest.mark.fault
+def test_a_making_that_was_killed_leaves_nothing_that_counts(tmp_path: Path) -> None:
+    target = tmp_path / "models" / "m"
+    left = target.parent / "m.partial"
+    left.mkdir(parents=True)
+    (left / "half").write_text("x")
+    with pytest.raises(KeyboardInterrupt), models.making(target) as made:
+        assert not (made / "half").exists()
+        (made / "weights").write_text("y")
+        raise KeyboardInterrupt
+    assert not target.exists() and not left.exists()
+    with models.making(target) as made:
+        (made / "weights").write_text("z")
+    assert (target / "weights").read_text() == "z"
+    with models.making(target) as made:
+        assert made == target, "it is made once"
+
+
+def test_too_little_disk_is_said_before_anything_is_brought(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"takes 1000000000\.0 GB and .* GB are free"):
+        models.need_disk(tmp_path / "not" / "yet", 10**18, "it")
+
+
+def test_a_file_that_is_not_the_packages_model_is_refused(tmp_path: Path) -> None:
+    other = tmp_path / embedded.FILE
+    other.write_bytes(b"GGUF")
+    with pytest.raises(InputError, match="is not the model of"):
+        embedded._checked(other)
+
+
+def test_a_replay_with_another_model_is_refused(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    recorded = models.of_order(Order(config={}), "mine")
+    assert recorded.folder == model
+    copy = tmp_path / "kept.json"
+    copy.write_bytes(recorded.manifest.read_bytes())
+    from labassist.record.protocol import file_sha256
+
+    order = Order(config={}, inputs={"model": {"path": str(copy), "sha256": file_sha256(copy)}})
+    assert models.of_order(order, "mine").digest == recorded.digest
+    (model / "model.safetensors").write_text("other weights")
+    with pytest.raises(RestoreError, match="is not the recorded one"):
+        models.of_order(order, "mine")
+
+
+def test_what_a_crash_costs_is_said_in_time_and_money() -> None:
+    assert risk.at_risk(100, 25, 12.0) == "a checkpoint every 25 steps: a crash costs up to 5.0 min"
+    assert "(0.10 at 1.2 an hour)" in risk.at_risk(100, 25, 12.0, 1.2)
+    told = risk.at_risk(189, 500, 20.0, 2.0)
+    assert told.startswith(
+        "no checkpoint falls before the last of the 189 steps: a crash costs up to 63.0 min (2.10"
+    )
+    assert "--set every.checkpoint=47" in told
