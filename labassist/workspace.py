@@ -158,23 +158,23 @@ def job_files(labs: Path) -> Iterator[Path]:
             yield inside
 
 
+def shipped(source: Path) -> Iterator[tuple[Path, Path]]:
+    """Yield path in a workspace and content file of all that `new` copies and `upgrade` merges."""
+    for inside in job_files(source / "labs"):
+        yield Path("labs") / inside, source / "labs" / inside
+    for path in sorted((source / "templates").rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            yield path.relative_to(source), path
+    for path in (source / "ledger" / "README.md", *sorted((source / "ledger" / "schema").glob("*.json"))):
+        yield path.relative_to(source), path
+
+
 def _fill(root: Path) -> None:
     """Copy job files, templates and the ledger's page into a new workspace."""
-    source = content.root()
-    (root / "labs").mkdir()
-    for inside in job_files(source / "labs"):
-        target = root / "labs" / inside
+    for inside, path in shipped(content.root()):
+        target = root / inside
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source / "labs" / inside, target)
-    shutil.copytree(
-        source / "templates",
-        root / "templates",
-        ignore=shutil.ignore_patterns("__pycache__"),
-        copy_function=shutil.copyfile,
-    )
-    (root / "ledger" / "schema").mkdir(parents=True)
-    for path in (source / "ledger" / "README.md", *(source / "ledger" / "schema").glob("*.json")):
-        shutil.copyfile(path, root / path.relative_to(source))
+        shutil.copyfile(path, target)
     (root / ".gitignore").write_text(GITIGNORE, encoding="utf-8")
 
 

@@ -22,6 +22,14 @@ def register(sub: Subparsers) -> None:
     )
     parser.add_argument("folder", metavar="DIR", help="folder to make; it must be empty or not exist")
 
+    command(
+        sub,
+        "upgrade",
+        upgrade,
+        help="merge the job files of a newer labassist into this workspace, and commit them",
+        example="labassist upgrade",
+    )
+
 
 def new(args: argparse.Namespace) -> int:
     """Make a workspace and say what to do next."""
@@ -48,3 +56,14 @@ def new(args: argparse.Namespace) -> int:
         lambda: f"made the workspace {made.workspace.root}\nnext: {' && '.join(steps)}",
     )
     return 0
+
+
+def upgrade(args: argparse.Namespace) -> int:
+    """Merge newer job files; 1 when conflicts wait for the person."""
+    from labassist.cli.output import emit
+    from labassist.upgrade import upgrade as merge
+    from labassist.workspace import Workspace
+
+    done = merge(Workspace.find(args.workspace))
+    emit(done.document(), args.json, done.text)
+    return 1 if done.of("conflict") else 0
