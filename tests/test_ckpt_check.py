@@ -369,3 +369,21 @@ def test_a_value_of_any_other_kind_anywhere_is_no_crash(
     finally:
         for one, content in kept.items():
             one.write_bytes(content)
+
+
+def test_a_step_that_fp16_left_out_is_no_fault_in_ours(tmp_path: Path) -> None:
+    import hashlib
+
+    path = ours(tmp_path)
+    assert "step-mismatch-optimizer" not in codes(check(path))
+    manifest = json.loads((path / "manifest.json").read_bytes())
+    assert manifest["states"]["scaler"] == "present"
+    manifest["step"] += 1  # one more than the optimizer did
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    (path / "COMMIT").write_text(hashlib.sha256((path / "manifest.json").read_bytes()).hexdigest())
+    report = check(path)
+    assert "skipped-steps" in codes(report) and report.verdict == "EXACT"
+    manifest["states"]["scaler"] = "not_applicable"
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    (path / "COMMIT").write_text(hashlib.sha256((path / "manifest.json").read_bytes()).hexdigest())
+    assert "step-mismatch-optimizer" in codes(check(path))

@@ -50,6 +50,24 @@ def test_a_killed_run_is_proved_bit_for_bit(lab: Path) -> None:
     assert answer("show", found["runs"]["resumed"], cwd=lab)["verdict"]["verdict"] == "BITWISE"
 
 
+@pytest.mark.fault
+def test_a_run_whose_machine_goes_away_is_proved_bit_for_bit(lab: Path) -> None:
+    found = answer("ckpt", "prove", *JOB, "--vanish", cwd=lab)
+    assert found["verdict"] == "BITWISE"
+    gone = answer("show", found["runs"]["interrupted"], cwd=lab)
+    assert gone["state"] == "lost" and "exit" not in gone and "signal" not in gone
+
+
+@pytest.mark.parametrize("how", [(), ("--kill",)])
+def test_several_interruptions_are_proved_as_one(lab: Path, how: tuple[str, ...]) -> None:
+    found = answer("ckpt", "prove", *JOB, "--at", "12", "--at", "24", "--at", "36", *how, cwd=lab)
+    assert found["verdict"] == "BITWISE" and found["compared"]["steps"] == 60
+    begun = [one["resumed_from"] for one in found["interruptions"]]
+    assert begun == sorted(set(begun)) and len(begun) == 3
+    assert how or begun == [12, 24, 36]
+    assert found["resumed_from"]["step"] == begun[-1]
+
+
 @pytest.mark.parametrize(
     ("name", "line", "culprit", "resumed_step", "series"),
     [
@@ -118,6 +136,8 @@ def test_one_state_can_be_asked_for_and_the_answer_read(lab: Path) -> None:
     [
         (("prove", *JOB, "--at", "59"), "fewer than 3 steps"),
         (("prove", *JOB, "--at", "0"), "--at 0"),
+        (("prove", *JOB, "--at", "40", "--at", "20"), "not after step 40"),
+        (("prove", *JOB, "--kill", "--vanish"), "not allowed with"),
         (("prove",), "no JOB"),
         (("ablate", *JOB, "--drop", "weights"), "unknown state"),
         (("prove", "01-first-loop/trian"), "did you mean"),
