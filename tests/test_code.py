@@ -171,6 +171,7 @@ def change_everything(repo: Path) -> None:
     git(repo, "add", "-f", "forced.ign")
 
 
+@pytest.mark.fault
 def test_every_kind_of_change(round_trip: Callable[..., tuple[Code, Path]], repo: Path) -> None:
     change_everything(repo)
     code, into = round_trip()
@@ -276,6 +277,7 @@ def test_kinds_that_change_places(round_trip: Callable[..., tuple[Code, Path]], 
     round_trip()
 
 
+@pytest.mark.fault
 def test_commit_amended_and_collected(repo: Path, objects: Objects, tmp_path: Path) -> None:
     write(repo, "train.py", "a = 'first'\n")
     git(repo, "commit", "-q", "-a", "-m", "never pushed")
@@ -358,6 +360,7 @@ def test_random_changes(
             git(repo, "commit", "-q", "--allow-empty", "-m", f"step {step}")
 
 
+@pytest.mark.fault
 def test_files_over_the_limit_are_recorded_by_hash(repo: Path, objects: Objects, tmp_path: Path) -> None:
     """Neither the patch nor the store grows with a huge file, new, changed, staged or deleted."""
     noise = random.Random(0)
@@ -405,6 +408,7 @@ def test_all_untracked_files_together_are_bounded(
     assert stored == {"u1": True, "u2": True, "u3": False}
 
 
+@pytest.mark.fault
 def test_secrets_in_untracked_files_are_recorded_by_name(
     repo: Path, objects: Objects, tmp_path: Path
 ) -> None:
@@ -423,6 +427,7 @@ def test_secrets_in_untracked_files_are_recorded_by_name(
     assert missing(code, objects, tmp_path / "into") == kept
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize("staged", [False, True])
 def test_a_secret_in_a_tracked_file_refuses_the_run(repo: Path, objects: Objects, staged: bool) -> None:
     write(repo, "train.py", f"a = 1\nb = 2\nlogin('{SECRET}')\nc = 3\n")
@@ -621,6 +626,7 @@ def with_submodule(repo: Path, tmp_path: Path) -> Path:
     return repo
 
 
+@pytest.mark.fault
 def test_submodules(
     with_submodule: Path, round_trip: Callable[..., tuple[Code, Path]], objects: Objects, tmp_path: Path
 ) -> None:

@@ -117,6 +117,7 @@ def test_a_script_outside_the_workspace_is_replayed_from_the_record(lab: Path, t
     assert answer("replay", made["id"], cwd=lab)["verdict"] == "BITWISE"
 
 
+@pytest.mark.fault
 def test_a_secret_on_the_command_line_is_never_stored_and_refilled(lab: Path) -> None:
     secret = "hf_" + "Q7vR2mK9xT4wL8nB3cJ6" + "pY5sD1gH0z"
     (lab / "uses.py").write_text(

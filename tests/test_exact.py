@@ -130,6 +130,7 @@ def test_changed_code_is_captured_whole_and_replayed_from_the_record(lab: Path) 
     (lab / "labs" / "01-first-loop" / "start.py").unlink()
 
 
+@pytest.mark.fault
 def test_a_replay_on_another_labassist_uses_the_recorded_one(lab: Path, tmp_path: Path) -> None:
     run = train(lab)
     other = tmp_path / "installed"
@@ -145,6 +146,7 @@ def test_a_replay_on_another_labassist_uses_the_recorded_one(lab: Path, tmp_path
     assert replayed["first_difference"]["step"] == 1
 
 
+@pytest.mark.fault
 def test_nan_is_recorded_bit_for_bit_and_marks_the_run(lab: Path) -> None:
     run = train(lab, "--set=optim.lr=1e30", "--set=clip=off")
     assert run["state"] == "finished"

@@ -99,6 +99,7 @@ def test_lines_are_as_the_format_page_says(tmp_path: Path) -> None:
     assert [json.loads(line)["n"] for line in positions] == [2]
 
 
+@pytest.mark.fault
 def test_any_flipped_byte_is_reported(tmp_path: Path) -> None:
     path = filled(tmp_path, 4).path
     content = path.read_bytes()
@@ -109,6 +110,7 @@ def test_any_flipped_byte_is_reported(tmp_path: Path) -> None:
             assert codes(tmp_path), (at, flip)
 
 
+@pytest.mark.fault
 def test_any_truncated_tail_is_reported_by_head_and_without_it_by_the_run(tmp_path: Path) -> None:
     path = filled(tmp_path, 6).path
     content = path.read_bytes()
@@ -121,6 +123,7 @@ def test_any_truncated_tail_is_reported_by_head_and_without_it_by_the_run(tmp_pa
     assert (cut.run, cut.line) == ("run-a", 5)
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize("line", range(1, 7))
 def test_an_edited_line_is_named(tmp_path: Path, line: int) -> None:
     path = filled(tmp_path).path
@@ -147,6 +150,7 @@ def test_an_edit_with_a_recomputed_hash_shows_at_the_next_line_or_in_the_head(tm
         assert expected in found
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize("line", range(1, 6))
 def test_deleted_and_swapped_lines_are_named(tmp_path: Path, line: int) -> None:
     path = filled(tmp_path).path
@@ -395,6 +399,7 @@ def test_a_file_system_without_locks_is_refused(
     assert len(Journal(tmp_path, readonly=True).refresh()) == 2
 
 
+@pytest.mark.fault
 def test_a_newer_ledger_is_read_and_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(records, "SCHEMA", records.SCHEMA + 1)
@@ -410,6 +415,7 @@ def test_a_newer_ledger_is_read_and_not_written(tmp_path: Path, monkeypatch: pyt
     assert journal.verify() == []
 
 
+@pytest.mark.fault
 def test_a_read_only_folder_is_read() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

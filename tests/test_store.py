@@ -289,6 +289,7 @@ def halved(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize("forge", [stock_insert, spliced, second_table, emptied, halved, Path.unlink])
 def test_a_forged_or_broken_snapshot_is_not_trusted(tmp_path: Path, forge: Callable[[Path], None]) -> None:
     ledger = make(tmp_path, 5)
@@ -427,6 +428,7 @@ def test_opening(tmp_path: Path) -> None:
         Ledger.open(tmp_path / "file" / "ledger", create=True)
 
 
+@pytest.mark.fault
 def test_a_newer_ledger_is_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(records, "SCHEMA", records.SCHEMA + 1)
