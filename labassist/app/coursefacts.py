@@ -136,7 +136,8 @@ def what_to_do(step: Document) -> list[Line]:
         lines.append([("edit  ", "dim"), (f"{step['edit']['file']}:{step['edit']['line']}", "key")])
     if step["run"] is not None:
         lines.append([("$ ", "dim"), (step["run"]["line"], "key")])
-    if step["standing"] != "done" and step["kind"] not in ("read", "predict") and step["how"]:
+    tried = step["check"] is not None or (step["run"] is not None and step["run"]["newest"])
+    if step["standing"] == "open" and step["kind"] not in ("read", "predict") and not tried:
         lines.append([("done when  ", "dim"), (step["how"], "plain")])
     return lines
 

@@ -76,7 +76,7 @@ class LabState:
             parts.append([(f"{marks.yes} done", "good")])
         elif step["standing"] == "failed":
             parts.append([(f"{marks.no} not yet", "bad")])
-        return [*parts, [(step["title"], "plain")]]
+        return parts
 
     def sources(self) -> list[Source]:
         """Return where the step's guess and checked values come from."""

@@ -195,6 +195,8 @@ class StepScreen(LabScreen):
 
     def _ask(self, command: str, *words: str) -> None:
         """Start `lab`, `check` or `hint` on the step that is shown; it answers under the command's own name."""
+        if words:
+            self.notice([("keeping it in the ledger …", "plain")])
         language = () if command == "hint" else ("--lang", self.lab.lang)
         self.lab.desk.errands.ask(command, command, self.state.place, *words, *language)
 
@@ -213,6 +215,7 @@ class StepScreen(LabScreen):
         elif message.key == "hint":
             self._hinted(message.document)
         else:
+            self.notice([])
             self._take(message.document)
             if then_on:
                 self._go(self.state.at + 1)
@@ -413,4 +416,5 @@ class StepScreen(LabScreen):
             pager.show([[(said, "bad" if self._problem else "dim")]])
             return
         width = min(84, max(20, pager.size.width))
-        pager.show(drawn(step["text"], width, self.lab.signs) + coursefacts.hint_lines(step))
+        title: list[Line] = [[(step["title"], "strong")], []]
+        pager.show(title + drawn(step["text"], width, self.lab.signs) + coursefacts.hint_lines(step))
