@@ -1,10 +1,12 @@
-"""Attention by hand: what it computes, then its gradient. Both places filled in.
+"""Attention by hand: what it computes, then its gradient. The first place filled in.
 
     python attention.py              shows who looks at whom among four characters
     python attention.py --check      compares with PyTorch's own attention and its autograd, as JSON
 
 Sizes in the comments: N heads of all windows together, T characters, D numbers a head.
 """
+
+# ruff: noqa: ARG001, F841 - what waits for your lines is not used yet
 
 from __future__ import annotations
 
@@ -40,11 +42,11 @@ def attention_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the loss's gradients to query, key and value, each (N, T, D), from the one to `gathered`."""
     scale = 1 / math.sqrt(query.shape[-1])
-    d_value = weights.mT @ d_gathered
-    d_weights = d_gathered @ value.mT
-    d_scores = weights * (d_weights - (d_weights * weights).sum(dim=-1, keepdim=True))
-    d_query = d_scores @ key * scale
-    d_key = d_scores.mT @ query * scale
+    # Gradient, your turn: replace the next line. Walk `attention` backwards, one of its lines at a time.
+    #   d_value, d_weights   of C = A B: the gradient to A is dC B^T, the one to B is A^T dC
+    #   d_scores             of a softmax row w: w * (dw - the sum of dw * w over the row)
+    #   d_query, d_key       the product rule again, and the scale
+    d_query = d_key = d_value = NOT_WRITTEN
     return d_query, d_key, d_value
 
 
@@ -66,7 +68,7 @@ def check() -> dict[str, Any]:
     theirs = F.scaled_dot_product_attention(query, key, value, is_causal=True)
     gradients = torch.autograd.grad(theirs, (query, key, value), d_gathered)
     with torch.no_grad():
-        ours, _ = attention(query, key, value)
+        ours, weights = attention(query, key, value)
         # The characters from the fifth on become others: what the first four gathered may not move.
         others = [torch.cat((t[:, :4], torch.randn_like(t[:, 4:])), dim=1) for t in (query, key, value)]
         moved, _ = attention(*others)
@@ -76,7 +78,7 @@ def check() -> dict[str, Any]:
     names = ("d_query", "d_key", "d_value")
     return {
         "written": {
-            "attention": ours is not NOT_WRITTEN,
+            "attention": ours is not NOT_WRITTEN and weights is not NOT_WRITTEN,
             "attention_backward": backward[0] is not NOT_WRITTEN,
         },
         "forward": same,
