@@ -70,7 +70,8 @@ def _norms(plan: Plan) -> int:
     c, r = compute_bytes(plan), residual_bytes(plan)
     trained = plan.method == "full"
     if a.model_type == "gpt2":
-        return a.norms * a.hidden * r
+        # CUDA's autocast computes layer_norm in fp32.
+        return a.norms * a.hidden * (4 if plan.autocast else r)
     normalised = 0
     if trained:
         # Gemma multiplies in fp32 before it casts back.
@@ -126,13 +127,14 @@ def _last_input(plan: Plan) -> int:
 def _mlp(plan: Plan) -> int:
     """Bytes a token of the MLP: gate, its activation, up, and for a trained down projection their product.
 
-    GPT-2's activation is spelled out in Python and keeps four values; the input of its second projection is one
-    more. Its residual dropouts keep two masks.
+    GPT-2's activation is spelled out in Python and keeps four values, three of them in fp32 where CUDA's autocast
+    computes its power so; the input of its second projection is one more. Its residual dropouts keep two masks.
     """
     a, c = plan.model, compute_bytes(plan)
     product = 1 if plan.method == "full" else 0
     if a.model_type == "gpt2":
-        return (4 + product) * a.ffn * c + 2 * a.hidden
+        kept = 3 * 4 + c if plan.autocast else 4 * c
+        return (kept + product * c) * a.ffn + 2 * a.hidden
     return (3 + product) * a.ffn * c
 
 
@@ -140,7 +142,8 @@ def _attention(plan: Plan) -> int:
     """Bytes of attention: queries, keys, values and output; with flash kernels the row sums in fp32.
 
     An explicit mask (padding in the batch) makes transformers repeat keys and values for every query head and
-    keeps a batch x s x s mask a block. Eager attention keeps the softmax in fp32 and its cast, heads x s x s.
+    keeps a batch x s x s mask a block. Eager attention keeps the softmax in fp32 and its cast, heads x s x s; a soft
+    cap on the scores (Gemma 2) its tanh too.
     """
     a, c, tokens = plan.model, compute_bytes(plan), plan.tokens
     square = plan.batch * plan.seq**2
@@ -151,7 +154,7 @@ def _attention(plan: Plan) -> int:
         # The values are a view of the fused projection, which stays whole.
         total += tokens * c * (a.q + a.kv)
     if plan.attention == "eager":
-        return total + a.heads * square * (4 + c)
+        return total + a.heads * square * (4 + c + (c if a.model_type == "gemma2" else 0))
     total += 4 * tokens * a.heads
     if plan.padded:
         total += square * c

@@ -64,26 +64,35 @@ def optimizer_bytes(plan: Plan) -> tuple[int, int]:
     if not kind.eight_bit and not kind.paged:
         return kind.moments * trained_bytes(plan) * plan.trainable, 0
     inside = outside = 0
-    for count, copies in _tensors(plan):
-        size = sum(kind.buffers(count)) if kind.eight_bit else kind.moments * 4 * count
-        paged = kind.moments * (1 if kind.eight_bit else 4) * count if kind.pages(count) else 0
+    for count, copies, wide in _tensors(plan):
+        in_8_bit = kind.eight_bit and not wide
+        size = sum(kind.buffers(count)) if in_8_bit else kind.moments * 4 * count
+        paged = kind.moments * (1 if in_8_bit else 4) * count if kind.pages(count) else 0
         inside += copies * (size - paged)
         outside += copies * paged
     return inside, outside
 
 
-def _tensors(plan: Plan) -> list[tuple[int, int]]:
-    """Return (numbers, how many) of the trained tensors; small ones together."""
+def _tensors(plan: Plan) -> list[tuple[int, int, bool]]:
+    """Return (numbers, how many, moments stay 32-bit) of the trained tensors; small ones together.
+
+    transformers' Trainer tells bitsandbytes to keep the moments of embeddings in 32 bits (Trainer.create_optimizer).
+    """
     a = plan.model
     if plan.adapted:
         pairs = a.targeted(plan.lora_targets)
         return [
-            (plan.lora_r * side, a.layers) for matrix in pairs for side in (matrix.inputs, matrix.outputs)
+            (plan.lora_r * side, a.layers, False)
+            for matrix in pairs
+            for side in (matrix.inputs, matrix.outputs)
         ]
-    found = [(matrix.count, a.layers) for matrix in a.matrices] + [(a.head, 1 if a.tied else 2)]
-    rest = a.parameters - sum(count * copies for count, copies in found)
+    found = [(matrix.count, a.layers, False) for matrix in a.matrices]
+    found.append((a.head, 1, plan.trainer == "trl"))
+    if not a.tied:
+        found.append((a.head, 1, False))
+    rest = a.parameters - sum(count * copies for count, copies, _ in found)
     small = a.layers * a.norms + 1
-    return [*found, (rest // small, small)]
+    return [*found, (rest // small, small, False)]
 
 
 def update_bytes(plan: Plan) -> int:
@@ -160,8 +169,8 @@ def moments(plan: Plan) -> list[Peak]:
     }
     found.append(Peak("last block", last))
     if full:
-        # A tied embedding's two gradients and their sum are alive together.
-        extra = head_gradient * ((2 if a.tied else 0) + (1 if plan.keeps_gradients else 0))
+        # A tied embedding's own gradient is added to the head's in place, both alive.
+        extra = head_gradient * ((1 if a.tied else 0) + (1 if plan.keeps_gradients else 0))
         found.append(Peak("embedding", {**static, "gradients": gradients + extra, "logits": loss.left}))
     update = shard.update(plan, update_bytes(plan))
     found.append(

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from labassist.planner import formula, inference
+from labassist.planner import formula, inference, shard
+from labassist.planner.activations import compute_bytes
 from labassist.planner.cards import Card
 from labassist.planner.formula import GIB, optimizer_bytes
 from labassist.planner.plan import Plan
@@ -26,8 +27,8 @@ CONTEXT_GIB = 0.75
 """What CUDA takes outside PyTorch's allocator: nvidia-smi minus reserved was 0.749 GiB on an H200 and 0.69 on an
 A6000 (driver context, kernels' code, cuBLAS handles)."""
 
-DISTRIBUTED_GIB = 0.5
-"""More for a process of a group: NCCL's channel buffers."""
+DISTRIBUTED_GIB = 0.83
+"""More for a process of a group: NCCL's channel buffers, as nvidia-smi minus reserved showed on two H200."""
 
 MARGIN = 0.02
 """A plan fits where 2% more than its total would, so that an error of the estimate is not an out-of-memory."""
@@ -106,13 +107,15 @@ def fragmentation(plan: Plan, moment: formula.Peak) -> float:
     """
     if not plan.trains:
         return SLACK["prefill"] * moment.parts["activations"] + SLACK_BYTES
+    apart = shard.unusable(plan, moment.transient) + SLACK_BYTES
     if plan.method == "full" and moment.moment in ("update", "embedding", "last block"):
         if plan.loss == "full":
             largest = 2 * plan.tokens * plan.model.vocabulary
         else:
             cut = moment.moment == "embedding" or (moment.moment == "last block" and plan.model.tied)
-            largest = 0 if cut else 4 * plan.model.head
-        return largest + LATE_SLACK[plan.checkpointing] * moment.transient + SLACK_BYTES
+            # Where gradients are fp32 anyway, that of the head needs no cast and no second block.
+            largest = 0 if cut or formula.trained_bytes(plan) == 4 else 4 * plan.model.head
+        return largest + LATE_SLACK[plan.checkpointing] * moment.transient + apart
     logits = moment.parts.get("logits", 0) if plan.loss == "full" else 0
     rest = moment.transient - logits
     share = (
@@ -120,4 +123,25 @@ def fragmentation(plan: Plan, moment: formula.Peak) -> float:
         if plan.checkpointing
         else SLACK["full" if plan.method == "full" else "adapter"]
     )
-    return share * max(0, rest) + SLACK["logits"] * logits + SLACK_BYTES
+    if logits and plan.checkpointing and plan.method == "full":
+        return share * max(0, rest) + _splinters(plan, moment) + apart
+    return share * max(0, rest) + SLACK["logits"] * logits + apart
+
+
+def _splinters(plan: Plan, moment: formula.Peak) -> float:
+    """Return what full fine-tuning leaves unusable of full logits' blocks; checked on simulated steps alone.
+
+    With checkpointing the blocks of the first forward's logits (one in 16 bits, three in fp32) are the only large
+    free ones when gradients and then the optimizer's states are made. Those are cut from one block after the other,
+    and every block that holds states is made anew in the second step; of the old one the rest is left. Where the
+    blocks are used up, the update's temporaries lie beside them.
+    """
+    logits = plan.tokens * plan.model.vocabulary
+    narrow, wide = compute_bytes(plan) * logits, 4 * logits
+    gradients = formula.trained_bytes(plan) * plan.trainable
+    states = moment.parts["optimizer"]
+    cut = max(0, gradients + states - narrow)
+    touched = min(narrow + 3 * wide, narrow + wide * -(-cut // wide))
+    left = touched - min(states, max(0, touched - gradients))
+    beside = formula.update_bytes(plan) if gradients + states > touched else 0
+    return left + beside

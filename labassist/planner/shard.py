@@ -14,7 +14,10 @@ DDP_BUCKET = 25 * 1024**2
 unless gradient_as_bucket_view is set, which transformers' Trainer does not."""
 
 ZERO_BUCKET = 500_000_000
-"""DeepSpeed's reduce_bucket_size and allgather_bucket_size, in numbers."""
+"""DeepSpeed's reduce_bucket_size, in numbers: one buffer of it holds gradients on their way to their owner."""
+
+ZERO_LIVE = 1_000_000_000
+"""DeepSpeed's stage3_max_live_parameters: gathered weights that a GPU keeps at most."""
 
 
 def _share(plan: Plan, total: int, strategies: tuple[str, ...]) -> int:
@@ -53,8 +56,11 @@ def optimizer(plan: Plan, total: int) -> int:
 
 
 def update(plan: Plan, total: int) -> int:
-    """Return the temporaries of the update on one GPU: those of its shard."""
-    return _share(plan, 2 * total if _masters(plan) else total, ("zero1", "zero2", "zero3", "fsdp"))
+    """Return the temporaries of the update on one GPU: those of its shard, and ZeRO's fp32 copy of its gradients."""
+    if _masters(plan):
+        total *= 2
+        total += 4 * plan.trainable if plan.strategy != "fsdp" else 0
+    return _share(plan, total, ("zero1", "zero2", "zero3", "fsdp"))
 
 
 def unit(plan: Plan) -> int:
@@ -76,5 +82,23 @@ def buffers(plan: Plan) -> int:
     if plan.strategy == "ddp":
         return each * plan.trainable + DDP_BUCKET
     if plan.strategy in ("zero1", "zero2", "zero3"):
-        return 2 * each * min(ZERO_BUCKET, plan.trainable)
+        return each * min(ZERO_BUCKET, plan.trainable)
     return each * sum(matrix.count for matrix in plan.model.matrices)
+
+
+def unusable(plan: Plan, transient: int) -> int:
+    """Return the bytes that sharding reserves and the rest of a step cannot use.
+
+    FSDP gathers and scatters on streams of their own, and the allocator gives a stream's blocks to no other. Its
+    largest unit holds the embedding and the head: gathered in 16 bits and scattered in fp32 (2 + 4 bytes a number), each
+    beside this GPU's part of it. ZeRO-3's flat fp32 shards fit into no block that the forward and backward
+    left, neither activations nor gathered weights.
+    """
+    if plan.gpus == 1 or plan.method != "full":
+        return 0
+    if plan.strategy == "fsdp":
+        tables = plan.model.head * (1 if plan.model.tied else 2)
+        return 6 * tables + 6 * tables // plan.gpus
+    if plan.strategy == "zero3":
+        return transient + 2 * min(ZERO_LIVE, plan.model.parameters)
+    return 0

@@ -36,6 +36,8 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Run the operator and look at the storages of what it returns."""
+        if func is torch.ops.aten.add.Tensor and _sums_gradients(args):
+            return args[0]
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
@@ -63,3 +65,15 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.now += size
         self.peak = max(self.peak, self.now)
         self.events.append((number, size))
+
+
+def _sums_gradients(args: Any) -> bool:
+    """Say whether autograd adds the second gradient of a shared weight to the first.
+
+    It does so in place where nobody else holds the first, which it cannot see of a tensor that a mode looks at.
+    """
+    if torch._C._current_graph_task_id() == -1 or torch.is_grad_enabled():
+        return False
+    first, second = args[0], args[1]
+    both = isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor)
+    return both and first.dim() == 2 and first.shape == second.shape

@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from labassist.planner.dryrun import attention
 from labassist.planner.dryrun.allocator import reserved
+from labassist.planner.dryrun.casts import CudaCasts
 from labassist.planner.dryrun.count import LiveBytes
 from labassist.planner.dryrun.head import ChunkedLoss
 
@@ -27,7 +28,7 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
     `request` is `labassist.planner.dry.request`'s document.
     """
     counter = LiveBytes()
-    with FakeTensorMode(allow_non_fake_inputs=True), counter:
+    with FakeTensorMode(allow_non_fake_inputs=True), counter, CudaCasts():
         model = _build(request)
         for tensor in [*model.parameters(), *model.buffers()]:
             counter.take(tensor.data)
@@ -94,7 +95,9 @@ def _train(model: nn.Module, request: dict[str, Any], counter: LiveBytes) -> dic
         if request["method"] != "full":
             model.enable_input_require_grads()  # type: ignore[operator]
     trainable = [p for p in model.parameters() if p.requires_grad]
-    step = _optimizer(trainable, request["optim"])
+    # transformers' Trainer keeps the moments of embeddings in 32 bits.
+    tables = [one.weight for one in model.modules() if isinstance(one, nn.Embedding)] if stock else []
+    step = _optimizer(trainable, request["optim"], {id(table) for table in tables})
     autocast = request["dtype"] == "mixed" or (stock and request["dtype"] == "bf16")
     vocabulary = model.get_output_embeddings()  # type: ignore[operator]
     built = len(counter.events)
@@ -182,8 +185,11 @@ def _chunked(model: Any, ids: torch.Tensor, head: Any) -> torch.Tensor:
     return loss
 
 
-def _optimizer(parameters: list[nn.Parameter], name: str) -> Any:
-    """Return a function that makes one step with the memory of the named optimizer."""
+def _optimizer(parameters: list[nn.Parameter], name: str, wide: set[int]) -> Any:
+    """Return a function that makes one step with the memory of the named optimizer.
+
+    `wide` are the ids of parameters whose moments an 8-bit optimizer keeps in fp32.
+    """
     from labassist.planner.optim import describe
 
     kind = describe(name)
@@ -198,7 +204,8 @@ def _optimizer(parameters: list[nn.Parameter], name: str) -> Any:
         if not states:
             for parameter in parameters:
                 count = parameter.numel()
-                sizes = kind.buffers(count) if kind.eight_bit else [4 * count] * kind.moments
+                in_8_bit = kind.eight_bit and id(parameter) not in wide
+                sizes = kind.buffers(count) if in_8_bit else [4 * count] * kind.moments
                 if kind.pages(count):
                     sizes = sizes[kind.moments :]
                 states.extend(torch.empty(size, dtype=torch.uint8) for size in sizes)
