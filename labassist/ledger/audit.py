@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from labassist.ledger.objects import Objects
 from labassist.ledger.problems import Problem
 from labassist.ledger.records import Mark, why_gone
 from labassist.ledger.refs import needed
+from labassist.ledger.seals import Sealed, broken
 from labassist.ledger.verify import verify
 from labassist.ledger.view import CHECKPOINTS, COURSE, RUNS, Tables
 from labassist.record.inspect import inspect, manifest_file
@@ -60,11 +60,15 @@ def audit(
     positions: dict[str, set[str]] = {}
     for entry in entries:
         positions.setdefault(entry.run, set()).add(f'{{"hash":"{entry.hash}","n":{entry.n}}}')
+    checkpoints = list(tables.documents[CHECKPOINTS].values())
+    by_run: dict[str, list[dict[str, Any]]] = {}
+    for checkpoint in checkpoints:
+        by_run.setdefault(checkpoint["run"], []).append(checkpoint)
     for document in chosen:
-        _check_run(found, folder, objects, document, positions.get(document["id"], set()), seen)
+        own, expected = by_run.get(document["id"], []), positions.get(document["id"], set())
+        _check_run(found, folder, objects, document, own, expected, seen)
         _check_code(found, workspace, document)
     ids = {document["id"] for document in chosen}
-    checkpoints = list(tables.documents[CHECKPOINTS].values())
     owners = foreign.claims(folder, checkpoints, objects)
     for checkpoint in checkpoints:
         if checkpoint["run"] in ids:
@@ -193,6 +197,7 @@ def _check_run(
     folder: Path,
     objects: Objects,
     document: dict[str, Any],
+    checkpoints: list[dict[str, Any]],
     expected: set[str],
     seen: set[Path],
 ) -> None:
@@ -201,28 +206,29 @@ def _check_run(
     positions = place / "positions.jsonl"
     seen.add(positions)
     _check_positions(found, folder, positions, run_id, expected)
-    if not document.get("seals"):
-        if document["state"] != "running":
-            found.problems.append(
-                Problem("seals-missing", "the run ended without seals", run_id, f"runs/{run_id}")
-            )
-        return
+    if not document.get("seals") and document["state"] != "running":
+        found.problems.append(
+            Problem("seals-missing", "the run ended without seals", run_id, f"runs/{run_id}")
+        )
     try:
-        seals = objects.get_json(document["seals"])
+        seals = objects.get_json(document["seals"]) if document.get("seals") else {}
     except LedgerError as error:
         found.problems.append(Problem("object-damaged", error.what, run_id, f"objects/{document['seals']}"))
         return
-    for name, seal in seals.items():
+    promised = {name: [Sealed(**seal, when="at the end")] for name, seal in seals.items()}
+    for checkpoint in checkpoints:
+        for name, seal in checkpoint["curve"].items():
+            promised.setdefault(name, []).append(Sealed(**seal, when=f"at step {checkpoint['step']}"))
+    for name, sealed in promised.items():
         path = place / name
         seen.add(path)
         found.count("sealed files")
-        message = _against_seal(path, seal)
-        if message:
-            code = "missing" if not path.exists() else "altered"
-            kind = "curve" if name.startswith("metrics-") else "file"
-            found.problems.append(Problem(f"{kind}-{code}", message, run_id, str(path.relative_to(folder))))
-        elif path.stat().st_size > seal["bytes"]:
-            found.not_covered.append(f"{path.relative_to(folder)} (after byte {seal['bytes']})")
+        problem = broken(folder, path, sealed, run_id)
+        end = max(seal.bytes for seal in sealed)
+        if problem:
+            found.problems.append(problem)
+        elif seals and path.stat().st_size > end:
+            found.not_covered.append(f"{path.relative_to(folder)} (after byte {end})")
 
 
 def _check_positions(found: Audit, folder: Path, path: Path, run_id: str, expected: set[str]) -> None:
@@ -240,27 +246,6 @@ def _check_positions(found: Audit, folder: Path, path: Path, run_id: str, expect
         if line and line not in expected and not known:
             message = f"line {number} is not the position of an entry of this run"
             found.problems.append(Problem("positions-damaged", message, run_id, name, line=number))
-
-
-def _against_seal(path: Path, seal: dict[str, Any]) -> str:
-    """Return what is wrong with a sealed file's prefix, or nothing."""
-    try:
-        size = path.stat().st_size
-        if size < seal["bytes"]:
-            return f"has {size} bytes and {seal['bytes']} were sealed"
-        digest = hashlib.sha256()
-        with open(path, "rb") as file:
-            for chunk in _first(file, seal["bytes"]):
-                digest.update(chunk)
-    except OSError as error:
-        return f"cannot be read: {error.strerror}"
-    return "" if digest.hexdigest() == seal["sha256"] else "its sealed bytes have changed"
-
-
-def _first(file: Any, count: int) -> Iterator[bytes]:
-    while count > 0 and (chunk := file.read(min(1 << 20, count))):
-        count -= len(chunk)
-        yield chunk
 
 
 def _check_checkpoint(
