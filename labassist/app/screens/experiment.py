@@ -183,7 +183,7 @@ class ExperimentScreen(LabScreen):
         answer = self._told.answer
         if row is None or answer is None:
             return
-        self.lines("#meaning").show([(row["meaning"], "plain")])
+        self.lines("#meaning").show(*folded([[(row["meaning"], "plain")]], max(20, self.size.width - 4)))
         chart = self.query_one(ChartView)
         chart.clear()
         steps, losses = answer["curves"]["steps"], answer["curves"]["loss"]

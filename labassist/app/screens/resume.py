@@ -36,6 +36,8 @@ PLACES = (
 )
 FINDINGS = (Column("finding", 24), Column("what", 0))
 
+NONE = "no checkpoints yet; o looks at a folder from elsewhere"
+
 PAUSE_S = 0.25
 """Seconds that the highlight rests before its folder is read: scrolling past starts nothing."""
 
@@ -65,7 +67,7 @@ class ResumeScreen(LabScreen):
         """Return the list, the states, the findings, and the line to type a path into."""
         sign = self.lab.signs.cursor
         with Container(id="sides"):
-            yield Rows(PLACES, self._place_cells, cursor_sign=sign, empty="reading …", id="places")
+            yield Rows(PLACES, self._place_cells, cursor_sign=sign, empty="reading", id="places")
             with Vertical(id="detail"):
                 yield Lines(id="head")
                 yield Lines(id="states")
@@ -277,7 +279,9 @@ class ResumeScreen(LabScreen):
     def _list(self, folder: Path | None = None) -> None:
         """List every place, and stay on the one that is highlighted, or go to the first of a typed `folder`."""
         table = self.query_one("#places", Rows)
-        table.empty = "no checkpoints yet; o looks at a folder from elsewhere"
+        if self._read and table.empty != NONE:
+            table.empty = NONE
+            table.refresh()
         here: Place | None = table.here
         rows = [*self._typed, *self._known]
         at = 0
@@ -300,6 +304,7 @@ class ResumeScreen(LabScreen):
         marks = self.lab.signs
         width = max(20, self.lines("#head").size.width)
         top: list[Line] = []
+        below = checkpoints.states(found, marks) if found else []
         if place is not None:
             checked = self._of(place)
             if found is not None:
@@ -308,11 +313,12 @@ class ResumeScreen(LabScreen):
                     parts.append([("sizes and structure only, no checksums", "warn")])
                 top = [fitted(parts, width)]
             elif checked.problem:
-                top = folded([[(f"{marks.no} ", "bad"), (checked.problem, "plain")]], width)
+                top = [[(f"{marks.no} ", "bad"), (place.path.name, "strong")]]
+                below = folded([[(checked.problem, "plain")]], width)
             else:
                 top = [[(f"{marks.live} reading ", "good"), (str(place.path), "dim")]]
         self.lines("#head").show(*top)
-        self.lines("#states").show(*(checkpoints.states(found, marks) if found else []))
+        self.lines("#states").show(*below)
         findings = self.query_one("#findings", Rows)
         empty = "nothing to say against it" if found else ""
         if (findings.rows, findings.empty) != (self._findings(), empty):
@@ -335,7 +341,7 @@ class ResumeScreen(LabScreen):
                 if self._inside(place)
                 else str(place.path)
             )
-        verdict: Piece = ("reading …" if place.folder == self._asked else "-", "dim")
+        verdict: Piece = ("reading" if place.folder == self._asked else "-", "dim")
         if checked.problem:
             verdict = (f"{marks.no} none", "bad")
         elif found is not None:
