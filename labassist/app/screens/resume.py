@@ -31,7 +31,7 @@ PLACES = (
     Column("step", 7, right=True),
     Column("size", 8, right=True),
     Column("when", 6, right=True),
-    Column("a resume is", 11),
+    Column("resume", 11),
     Column("go on", 9),
 )
 FINDINGS = (Column("finding", 24), Column("what", 0))
