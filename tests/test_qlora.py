@@ -1,0 +1,272 @@
+"""Lab 07's job, really trained: replayed, killed at every bad moment and resumed, its adapter merged and taken away."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import answer, labassist, run_folder
+
+from labassist.ledger.store import Ledger
+from labassist.workspace import new
+
+pytestmark = [pytest.mark.slow, pytest.mark.fault]
+
+SMALL = {
+    "model_type": "qwen2",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 512,
+    "tie_word_embeddings": False,
+}
+
+FAULTS = """
+        def training_step(self, *args: Any, **more: Any) -> Any:
+            fault("first", self.state.global_step == 0)
+            return super().training_step(*args, **more)
+
+        def _save_optimizer_and_scheduler(self, *args: Any, **more: Any) -> Any:
+            fault("save", self.state.global_step == 4)
+            if os.environ.get("FAULT") == "disk" and self.state.global_step == 4:
+                import resource
+
+                resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+            return super()._save_optimizer_and_scheduler(*args, **more)
+
+        def evaluation_loop(self, *args: Any, **more: Any) -> Any:
+            fault("evaluation", self.state.global_step == 4)
+"""
+"""Put into the lab's own trainer: the machine goes away at a moment that FAULT names, the disk is full in a save."""
+
+HELPER = """
+import os
+import signal
+
+
+def fault(name: str, now: bool) -> None:
+    if now and os.environ.get("FAULT") == name:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main() -> None:
+"""
+
+ENV = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+SETS = (
+    *("steps=6", "batch=2", "length=256", "every.checkpoint=2", "every.eval=2", "data.heldout_rows=8"),
+    *("exam.questions=2", "exam.answer_tokens=2", "optim.name=adamw_8bit"),
+)
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = new(tmp_path_factory.mktemp("qlora") / "lab").workspace.root
+    (root / "small").mkdir()
+    (root / "small" / "config.json").write_text(json.dumps(SMALL))
+    script = root / "labs" / "07-qlora" / "train.py"
+    text = script.read_text()
+    begin = "        def evaluation_loop(self, *args: Any, **more: Any) -> Any:\n"
+    assert text.count(begin) == 1 and text.count("\ndef main() -> None:\n") == 1
+    script.write_text(text.replace(begin, FAULTS.lstrip("\n")).replace("\ndef main() -> None:\n", HELPER))
+    return root
+
+
+def run(lab: Path, *more: str, status: int = 0, **env: str) -> Any:
+    sets = [
+        word
+        for one in (*SETS, f"model.name=random:{lab / 'small' / 'config.json'}")
+        for word in ("--set", one)
+    ]
+    words = ("07-qlora/sft", "--profile", "tiny", *sets, *more)
+    return answer("run", *words, cwd=lab, status=status, env={**ENV, **env})
+
+
+@pytest.fixture(scope="module")
+def whole(lab: Path) -> Any:
+    return run(lab)
+
+
+def log_of(lab: Path, document: Any) -> str:
+    return (run_folder(lab, document) / "log.txt").read_text()
+
+
+def test_it_is_recorded_and_replays_bit_for_bit(lab: Path, whole: Any) -> None:
+    assert (whole["state"], whole["step"]) == ("finished", 6)
+    assert {"eval_loss", "format_base", "format_tuned", "format_gain_low"} <= set(whole["last"])
+    assert {one["name"] for one in whole["inputs"]} == {"model", "train", "heldout"}
+    assert len(json.dumps(whole)) < 4096
+    log = log_of(lab, whole)
+    assert "trained on is what stands between" in log and "⟦{" in log
+    replayed = answer("replay", whole["id"], cwd=lab, env=ENV)
+    assert replayed["verdict"] == "BITWISE", replayed
+    assert replayed["compared"]["tensors"] > 50
+
+
+@pytest.mark.parametrize(
+    ("fault", "resumes_from"), [("first", 0), ("save", 2), ("evaluation", 2), ("disk", 2)]
+)
+def test_killed_at_a_bad_moment_it_goes_on_as_if_nothing_had_been(
+    lab: Path, whole: Any, fault: str, resumes_from: int
+) -> None:
+    killed = run(lab, status=1 if fault == "disk" else 128 + signal.SIGKILL, FAULT=fault)
+    assert killed["state"] in ("failed", "lost")
+    resumed = answer("resume", killed["id"], cwd=lab, env=ENV)
+    assert (resumed["state"], resumed["resumed_from"]["step"]) == ("finished", resumes_from)
+    found = answer("diff", whole["id"], resumed["id"], cwd=lab)
+    assert not found["config"] and found["code"]["same"]
+    for name, series in found["curves"].items():
+        assert series["compared"] and series["first_difference"] is None, name
+    assert found["checkpoints"]["first_difference"] is None and found["checkpoints"]["compared"] > 50
+
+
+def test_merged_it_answers_as_base_and_adapter_do_and_the_ledger_knows_from_what(
+    lab: Path, whole: Any
+) -> None:
+    merged = answer("merge", whole["id"], "--out", "merged", cwd=lab, env=ENV)
+    assert merged["state"] == "finished"
+    told = json.loads((lab / "merged" / "labassist-lineage.json").read_text())
+    assert told["checked"]["relative"] <= told["checked"]["bound"] == 0.05
+    given = {one["name"]: one for one in merged["inputs"]}
+    assert given["adapter"]["sha256"] == told["adapter"]["sha256"]
+    assert told["adapter"]["run"] == whole["id"] and told["adapter"]["step"] == 6
+    # data -> adapter -> merged model: each digest stands in the record before it.
+    inputs = {one["name"]: one for one in whole["inputs"]}
+    assert told["data"]["train"] == inputs["train"]["sha256"]
+    assert told["base"]["digest"] == inputs["model"]["split"]["digest"]
+    with Ledger.open(lab / "ledger") as ledger:
+        manifest = ledger.objects.get_json(ledger.checkpoint(whole["id"], 6)["manifest"])
+    assert manifest["files"]["adapter_model.safetensors"]["sha256"] == told["adapter"]["sha256"]
+    [output] = merged["outputs"]
+    assert output["path"] == "merged" and output["sha256"]
+    config = json.loads((lab / "merged" / "config.json").read_text())
+    assert "quantization_config" not in config
+    assert answer("replay", merged["id"], cwd=lab, env=ENV)["verdict"] == "BITWISE"
+    # A second merge into the same place, or what a killed one has left there.
+    assert "is there already" in labassist("merge", whole["id"], "--out", "merged", cwd=lab, status=2).stderr
+    (lab / "again.partial").mkdir()
+    (lab / "again.partial" / "model.safetensors").write_text("half")
+    answer("merge", whole["id"], "--out", "again", cwd=lab, env=ENV)
+    assert (lab / "again" / "model.safetensors").stat().st_size > 1000 and not (
+        lab / "again.partial"
+    ).exists()
+
+
+def test_an_adapter_of_another_base_is_refused(lab: Path, whole: Any, tmp_path: Path) -> None:
+    def refused(adapter: Path, base: str) -> str:
+        words = ("merge", str(adapter), "--base", base, "--out", str(lab / "never"))
+        document = answer(*words, cwd=lab, status=2, env=ENV)
+        assert not (lab / "never").exists() and not (lab / "never.partial").exists()
+        return log_of(lab, document)
+
+    other = lab / "other"
+    other.mkdir(exist_ok=True)
+    (other / "config.json").write_text(json.dumps({**SMALL, "intermediate_size": 96, "hidden_size": 32}))
+    base = f"random:{other / 'config.json'}"
+    folder = run_folder(lab, whole) / "trainer" / "checkpoint-6"
+    assert "was trained on another base" in refused(folder, base)
+    # An adapter from elsewhere tells nothing but its shapes.
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        shutil.copy(folder / name, foreign)
+    assert "belongs to another base" in refused(foreign, base)
+    quantised = lab / "quantised"
+    made = next((lab / ".labassist" / "cache" / "models").glob("random-small-*[0-9]"))
+    shutil.copytree(made, quantised, ignore=shutil.ignore_patterns("labassist-*"))
+    config = json.loads((quantised / "config.json").read_text())
+    (quantised / "config.json").write_text(
+        json.dumps({**config, "quantization_config": {"load_in_4bit": True}})
+    )
+    assert "quantised one" in refused(foreign, str(quantised))
+
+
+def test_as_a_plain_script_it_trains_the_same_bits(lab: Path, whole: Any) -> None:
+    told = labassist("export", whole["id"], "--to", "script", "-o", "plain.py", cwd=lab)
+    assert "plain.py" in told.stdout
+    text = (lab / "plain.py").read_text()
+    assert text.count("labassist.record") == 1
+    compile(text, "plain.py", "exec")
+    words = ("run", "--json", "--threads", "1", "--", "python", "plain.py")
+    plain = json.loads(labassist(*words, cwd=lab, env=ENV).stdout)
+    found = answer("diff", whole["id"], plain["id"], cwd=lab)
+    for name in ("loss", "grad_norm", "lr", "batch", "eval_loss"):
+        assert found["curves"][name] == {
+            "compared": found["curves"][name]["compared"],
+            "equal": found["curves"][name]["compared"],
+            "first_difference": None,
+        }, name
+    assert found["curves"]["loss"]["compared"] == 6
+
+
+@pytest.mark.parametrize("layout", ["padding-free", "packed", "stream"])
+def test_other_layouts_train_and_replay(lab: Path, layout: str) -> None:
+    document = run(lab, "--set", f"layout={layout}", "--set", "steps=2", "--set", "accumulate=2")
+    assert document["state"] == "finished"
+    assert answer("replay", document["id"], cwd=lab, env=ENV)["verdict"] == "BITWISE"
+
+
+def test_text_is_gone_on_with(lab: Path) -> None:
+    sets = ("steps=2", "length=128", f"model.name=random:{lab / 'small' / 'config.json'}")
+    words = [word for one in sets for word in ("--set", one)]
+    document = answer("run", "07-qlora/cpt", "--profile", "tiny", *words, cwd=lab, env=ENV)
+    assert document["state"] == "finished" and "eval_loss" in document["last"]
+
+
+def test_a_limit_below_every_sample_is_refused(lab: Path) -> None:
+    document = run(lab, "--set", "length=16", status=1)
+    assert "every one of the 600 samples is longer than 16 tokens" in log_of(lab, document)
+
+
+def test_without_a_gpu_there_is_no_card_to_rehearse(lab: Path) -> None:
+    document = run(lab, "--card", "24GB", status=1)
+    assert "no GPU here to rehearse it on" in log_of(lab, document)
+    assert (
+        "has no setting `card`"
+        in labassist("run", "01-first-loop/train", "--card", "24GB", cwd=lab, status=2).stderr
+    )
+
+
+def test_bitsandbytes_without_a_library_for_this_cuda_is_named() -> None:
+    """On a machine without CUDA its library is the CPU's: what a GPU would find where the CUDA one is missing."""
+    program = "from labassist.finetune.load import need_bitsandbytes; need_bitsandbytes(gpu=True)"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+    )
+    assert (
+        done.returncode
+        and "has no library for CUDA" in done.stderr
+        and "--set model.method=lora" in done.stderr
+    )
+
+
+def test_a_tokenizer_without_chat_template_and_one_that_pads_with_its_end(lab: Path, tmp_path: Path) -> None:
+    made = next((lab / ".labassist" / "cache" / "models").glob("random-small-*[0-9]"))
+    bare = tmp_path / "bare"
+    shutil.copytree(made, bare, ignore=shutil.ignore_patterns("labassist-*", "chat_template.jinja"))
+    config = json.loads((bare / "tokenizer_config.json").read_text())
+    config.pop("chat_template", None)
+    config["pad_token"] = config["eos_token"]
+    (bare / "tokenizer_config.json").write_text(json.dumps(config))
+    data = "labs/07-qlora/tickets.jsonl"
+    refused = labassist("data", "lint", data, "--model", str(bare), cwd=lab, status=2, env=ENV).stderr
+    assert "no chat template" in refused and "plain text" in refused
+    plain = tmp_path / "plain.jsonl"
+    plain.write_text('{"prompt": "a question", "completion": " an answer"}\n')
+    told = answer("data", "lint", str(plain), "--model", str(bare), "--limit", "64", cwd=lab, env=ENV)
+    assert any("pads and ends" in warning for warning in told["warnings"])
+    assert told["shown"].endswith("a question⟦ an answer</s>⟧")
+    assert told["tokens"]["samples"] == 1 and sum(count for _, _, count in told["tokens"]["histogram"]) == 1
