@@ -359,7 +359,7 @@ def write(found: Evidence) -> list[Criterion]:
     note = run.get("note", "").strip()
     return [
         Criterion(
-            "it has learnt more than your first run",
+            "it has learnt more than a run of 120 steps",
             loss < before,
             f"val_loss below {before:.3f} of {short(first)}",
             f"{loss:.3f}",
