@@ -264,3 +264,18 @@ def test_a_second_criterion_that_fails_too_is_named(bare: Workspace) -> None:
     assert any("'it is even' fails too with double.py" in one.message for one in report.problems), (
         report.problems
     )
+
+
+@pytest.mark.slow
+def test_two_steps_may_share_a_solution(bare: Workspace) -> None:
+    again = EDIT_ONLY[EDIT_ONLY.index("[[steps]]") :].replace('id = "double"', 'id = "again"')
+    folder = write(bare, lab_toml=EDIT_ONLY + again)
+    for name in ("intro", "bet", "plain", "fast"):
+        for path in (folder / "steps").glob(f"{name}*"):
+            path.unlink()
+    (folder / "steps" / "again.md").write_text("# again\n")
+    double = CHECKS[CHECKS.index("\n\ndef double") :]
+    head = CHECKS[: CHECKS.index("\n\ndef fast")]
+    (folder / "checks.py").write_text(head + double + double.replace("def double(", "def again("))
+    report = real(bare, ID, [])
+    assert report.ok, report.problems
