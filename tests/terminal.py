@@ -113,6 +113,20 @@ def children(pid: int) -> list[int]:
     return found
 
 
+def start_tiny(shown: Terminal) -> None:
+    """Start the first lab's job from the Course screen by keys alone."""
+    shown.wait("s start a job", "01 The first loop")
+    shown.keys("s")
+    shown.wait("Jobs", "enter run")
+    shown.keys(":")
+    shown.wait("All that can be done")
+    shown.type("01-first-loop/train")
+    shown.wait("▸ job: 01-first-loop/train")
+    shown.keys("Enter")
+    shown.wait("with which numbers?", "▸ tiny")
+    shown.keys("Enter")
+
+
 @contextmanager
 def terminal(
     folder: Path,

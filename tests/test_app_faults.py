@@ -23,9 +23,17 @@ STORM = 30
 """Sizes that a screen is given one right after the other."""
 
 
-@pytest.mark.parametrize(
-    "keys", [(), ("r",), ("r", "2"), ("l",), ("m",), ("l", "space", "down", "d")], ids=str
-)
+SCREENS = [
+    (),
+    ("r",),
+    ("l", "space", "down", "d"),
+    pytest.param(("r", "2"), marks=pytest.mark.slow),
+    pytest.param(("l",), marks=pytest.mark.slow),
+    pytest.param(("m",), marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("keys", SCREENS, ids=str)
 def test_a_storm_of_resizes_ends_in_a_whole_screen(written: Written, keys: tuple[str, ...]) -> None:
     written.run(1, [4.0 - step / 20 for step in range(40)], log="a line\n" * 50)
     written.run(2, [3.0])

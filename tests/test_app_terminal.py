@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from terminal import APP, Terminal, needs_tmux, terminal
+from terminal import APP, Terminal, needs_tmux, start_tiny, terminal
 
 from labassist.ledger.store import Ledger
 from labassist.workspace import Workspace
@@ -34,14 +34,6 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(made, ignore_errors=True)
 
 
-def start_tiny(shown: Terminal) -> None:
-    """Start the first job from the Course screen by keys alone."""
-    shown.wait("01-first-loop/train", "enter run")
-    shown.keys("Enter")
-    shown.wait("with which numbers?", "▸ tiny")
-    shown.keys("Enter")
-
-
 def start_again(shown: Terminal) -> None:
     """Start the app again in a terminal that a kill -9 has left in raw mode."""
     shown.type("stty sane; clear; " + APP)
@@ -54,8 +46,8 @@ def test_golden_path_by_keys_alone(folder: Path, workspace: Workspace, size: tup
         shown.wait("Welcome")
         start_tiny(shown)
         shown.wait("running", "s stop after checkpoint")
-        shown.wait("✓ finished", "step 120/120", "y replay", deadline=240)
-        shown.keys("y")
+        shown.wait("✓ finished", "step 120/120", "r replay", deadline=240)
+        shown.keys("r")
         shown.wait("replaying")
         screen = shown.wait("✓ BITWISE", "compared 120 steps", deadline=240)
         assert "█" in screen  # in large letters too
@@ -65,6 +57,8 @@ def test_golden_path_by_keys_alone(folder: Path, workspace: Workspace, size: tup
         shown.wait("Ledger  2 runs", "finished", "BITWISE")
         shown.keys("q")
         shown.wait("enter run")
+        shown.keys("q")
+        shown.wait("q quit")
         shown.keys("q")
         shown.wait("shell>")
         assert shown.flag("alternate_on") == "0"
@@ -101,7 +95,7 @@ def test_a_killed_app_comes_back_to_the_same_run(folder: Path, workspace: Worksp
         shown.wait("shell>")
         start_again(shown)
         shown.wait("Live: " + run[1])
-        shown.keys("o")
+        shown.keys("r")
         shown.wait(f"run {run[1]}", "running")
         shown.wait("✓ finished", "step 120/120", deadline=240)
     with Ledger.open(workspace.ledger) as ledger:
@@ -120,14 +114,14 @@ def test_a_replay_survives_the_app(folder: Path, workspace: Workspace) -> None:
     )
     with terminal(folder, workspace.root, APP) as shown:
         shown.wait("1 run")
-        shown.keys("o")
-        shown.wait("y replay")
-        shown.keys("y")
+        shown.keys("r")
+        shown.wait("r replay")
+        shown.keys("r")
         shown.wait("losses so far, each equal", deadline=120)
         os.kill(shown.pid(), signal.SIGKILL)
         shown.wait("shell>")
         start_again(shown)
-        shown.wait("enter run", "2 runs")
+        shown.wait("enter open", "2 runs")
         shown.keys("l")
         shown.wait("Ledger")
         shown.keys("Down")
@@ -139,7 +133,7 @@ def test_a_replay_survives_the_app(folder: Path, workspace: Workspace) -> None:
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM], ids=["SIGHUP", "SIGTERM"])
 def test_a_signal_restores_the_terminal(folder: Path, workspace: Workspace, number: signal.Signals) -> None:
     with terminal(folder, workspace.root, APP + "; echo left with $?") as shown:
-        shown.wait("enter run")
+        shown.wait("enter open")
         assert shown.flag("alternate_on") == "1"
         assert "-echo " in shown.settings()
         os.kill(shown.pid(), number)
@@ -166,7 +160,7 @@ def test_a_terminal_that_is_gone_ends_the_app(workspace: Workspace) -> None:
     os.close(slave)
     seen = b""
     end = time.monotonic() + 30
-    while b"first-loop" not in seen:
+    while b"first loop" not in seen:
         assert time.monotonic() < end, seen
         if select.select([master], [], [], 0.5)[0]:
             seen += os.read(master, 65536)
@@ -180,15 +174,15 @@ def test_a_terminal_that_is_gone_ends_the_app(workspace: Workspace) -> None:
 @pytest.mark.fault
 def test_resizing_to_little_and_back(folder: Path, workspace: Workspace) -> None:
     with terminal(folder, workspace.root, APP) as shown:
-        shown.wait("enter run", "Welcome")
+        shown.wait("enter open", "Welcome")
         shown.resize(60, 15)
-        shown.wait("01-first-loop/train", "enter run", "q quit")
+        shown.wait("01 The first loop", "enter open", "q quit")
         shown.resize(30, 8)
         shown.wait("needs 40 by 10 cells")
         shown.resize(160, 50)
-        shown.wait("what it does", "enter run", "Welcome")
+        shown.wait("what it is about", "enter open", "Welcome")
         shown.resize(80, 24)
-        shown.wait("01-first-loop/train", "enter run", "Welcome")
+        shown.wait("01 The first loop", "enter open", "Welcome")
         shown.keys("q")
         shown.wait("shell>")
 
@@ -196,26 +190,26 @@ def test_resizing_to_little_and_back(folder: Path, workspace: Workspace) -> None
 @pytest.mark.fault
 def test_suspended_and_brought_back(folder: Path, workspace: Workspace) -> None:
     with terminal(folder, workspace.root, APP) as shown:
-        shown.wait("enter run")
+        shown.wait("enter open")
         shown.keys("C-z")
         shown.wait("shell>")
         shown.type("fg")
         shown.keys("Enter")
-        shown.wait("enter run", "01-first-loop/train")
+        shown.wait("enter open", "01 The first loop")
         shown.keys("q")
         shown.wait("shell>")
 
 
 def test_an_ascii_terminal_gets_ascii(folder: Path, workspace: Workspace) -> None:
     subprocess.run(
-        [sys.executable, "-m", "labassist", "run", "01-first-loop/train", "--profile", "tiny"],
+        [sys.executable, "-m", "labassist", "run", "01 The first loop", "--profile", "tiny"],
         cwd=workspace.root,
         check=True,
         capture_output=True,
     )
     with terminal(folder, workspace.root, APP, env={"LC_ALL": "C", "LANG": "C"}) as shown:
-        assert shown.wait("enter run", "+ 01-first-loop/train").isascii()
-        shown.keys("o")
+        assert shown.wait("enter open", "01 The first loop").isascii()
+        shown.keys("r")
         assert shown.wait("+ finished", "step 120/120").isascii()
         shown.keys("l")
         assert shown.wait("Ledger  1 run").isascii()
@@ -230,11 +224,11 @@ def test_two_apps_on_one_workspace_see_one_run(folder: Path, workspace: Workspac
         terminal(folder / "a", workspace.root, APP) as one,
         terminal(folder / "b", workspace.root, APP) as other,
     ):
-        other.wait("enter run")
+        other.wait("enter open")
         start_tiny(one)
         one.wait("running")
         other.wait("Live:")
-        other.keys("o")
+        other.keys("r")
         other.wait("running", "step ")
         for shown in (one, other):
             shown.wait("✓ finished", "step 120/120", deadline=240)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from command import answer, run_folder, wait_closed, wait_for_step, wait_until
-from terminal import Terminal, needs_tmux, terminal
+from terminal import Terminal, needs_tmux, start_tiny, terminal
 
 from labassist.ledger import curves
 from labassist.workspace import Workspace
@@ -127,10 +127,8 @@ def check_against_file(shown: Terminal, run: Path) -> int:
 def test_a_lost_link_loses_nothing(workspace: Workspace, folder: Path, server: Server, loss: str) -> None:
     long_tiny(workspace)
     with terminal(folder, workspace.root, server.command(workspace.root)) as first:
-        first.wait("Welcome", "enter run")
-        first.keys("Enter")
-        first.wait("with which numbers?", "▸ tiny")
-        first.keys("Enter")
+        first.wait("Welcome", "enter open")
+        start_tiny(first)
         first.wait("running", "step ")
         run = answer("show", "@last", cwd=workspace.root)
         before = check_against_file(first, run_folder(workspace.root, run))
@@ -156,7 +154,7 @@ def again(workspace: Workspace, folder: Path, server: Server, run: dict[str, Any
     (folder / "again").mkdir()
     with terminal(folder / "again", workspace.root, server.command(workspace.root)) as second:
         second.wait("enter ", run["id"].rpartition("-")[2])
-        second.keys("o")
+        second.keys("r")
         second.wait("running", "step ")
         after = check_against_file(second, run_folder(workspace.root, run))
         assert after > before

@@ -17,26 +17,34 @@ from textual.pilot import Pilot
 
 from labassist.app.app import LabApp
 from labassist.app.widgets.lines import Lines
+from labassist.app.widgets.pager import Pager
 from labassist.errors import LabError
 from labassist.workspace import Workspace, new
 
 SIZES = ((80, 24), (160, 50))
 
 STEPS = (
-    ("course", (), "#keys", "enter run"),
-    ("profiles", ("enter",), "#keys", "enter start"),
-    ("run", ("enter",), "#progress", "left|in all"),
-    ("finished", (), "#keys", "y replay"),
-    ("replay", ("y",), "#verdict", "losses so far|compared"),
+    ("course", (), "#keys", "enter open"),
+    ("commands", ("colon",), "#keys", "esc back"),
+    ("lab-text", (*"lab:", "space", *"01", "enter"), "#keys", "n read, next"),
+    ("lab-question", ("n",), "#ask", "Predict first"),
+    ("lab-guess", ("c",), "#ask", "Your guess"),
+    ("lab-run", ("space",), "#pace", "left"),
+    ("lab-check", (), "#check", "expected"),
+    ("run", ("o",), "#progress", "in all"),
+    ("replay", ("r",), "#verdict", "losses so far|compared"),
     ("verdict", (), "#verdict", "compared"),
-    ("ledger", ("l",), "#keys", "/ find"),
+    ("config", ("3",), "#page", "optim.lr"),
+    ("lineage", ("5",), "#page", "BITWISE"),
+    ("where", ("w",), "#whole", "ledger"),
+    ("ledger", ("escape", "l"), "#keys", "/ find"),
+    ("compare", ("space", "down", "space", "d"), "#page", "the same"),
+    ("audit", ("escape", "a"), "#list", "checked"),
+    ("machine", ("escape", "m"), "#list", "Host"),
     ("help", ("question_mark",), "#keys", "esc back"),
-    ("checkpoints", ("escape", "escape", "c"), "#head", "EXACT"),
-    ("plan", ("escape", "escape", "p"), "#answer", "FITS"),
-    ("plan-full", ("down", "left", "left"), "#answer", "DOES NOT FIT"),
+    ("jobs", ("escape", "escape", "escape", "escape", "escape", "s"), "#keys", "enter run"),
+    ("profiles", ("colon", *"01-first-loop/train", "enter"), "#keys", "enter start"),
 )
-"""Name of the picture, keys before it, and the pattern of text in a widget that says when to take it."""
-
 PATIENCE_S = 300.0
 
 
@@ -58,7 +66,13 @@ async def take(workspace: Workspace, folder: Path, size: tuple[int, int]) -> lis
 
 async def _until(pilot: Pilot[int], app: LabApp, widget: str, text: str) -> None:
     end = time.monotonic() + PATIENCE_S
-    while not any(re.search(text, lines.text) for lines in app.screen.query(widget).results(Lines)):
+
+    def there() -> bool:
+        parts = app.screen.query(widget)
+        shown = [part.text for part in parts if isinstance(part, (Lines, Pager))]
+        return any(re.search(text, one) for one in shown)
+
+    while not there():
         if time.monotonic() > end:
             raise LabError(f"{text!r} did not come up in {PATIENCE_S:g} s", where=f"screen {app.screen}")
         await pilot.pause(0.1)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from textual import on
@@ -86,6 +87,18 @@ class JobsScreen(LabScreen):
             row = self.query_one(Rows).here
             return row is not None and row.job is not None and not self._readonly
         return True
+
+    def places(self) -> list[tuple[str, str, Callable[[], object]]]:
+        """Return every job that can be started."""
+        return [
+            (f"job: {row.name}", row.job.summary, partial(self._start, at))
+            for at, row in enumerate(self._rows)
+            if row.job is not None and not self._readonly
+        ]
+
+    def _start(self, at: int) -> None:
+        self.query_one(Rows).show(self._rows, at)
+        self.action_start()
 
     def sources(self) -> list[Source]:
         """Return where the counts of the highlighted job come from."""
