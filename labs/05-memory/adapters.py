@@ -1,0 +1,42 @@
+"""LoRA's parameters, by hand. One place waits for you: look for `your turn`.
+
+python adapters.py              prints them for Qwen2.5-7B
+python adapters.py --check      counts the two cases that were measured on a GPU, as JSON
+"""
+
+# ruff: noqa: ARG001, F401 - what waits for your lines is not used yet
+
+from __future__ import annotations
+
+import json
+import sys
+
+from sizes import MODELS, matrices
+
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+ALL = (*ATTENTION, "gate_proj", "up_proj", "down_proj")
+
+
+def adapter_numbers(model: dict[str, int], rank: int, targets: tuple[str, ...]) -> int:
+    """Return how many numbers LoRA trains.
+
+    Beside a matrix of (in, out) stand two small ones: A takes `in` numbers to `rank`, B takes `rank` to `out`.
+    """
+    # Adapters, your turn: for each target A and B, in one block; then all blocks.
+    return 0
+
+
+def check() -> dict[str, int]:
+    """Return what comes out for the two cases."""
+    return {
+        "adapters_7b": adapter_numbers(MODELS["qwen2.5-7b"], 16, ATTENTION),
+        "adapters_05b": adapter_numbers(MODELS["qwen2.5-0.5b"], 64, ALL),
+    }
+
+
+if __name__ == "__main__":
+    found = check()
+    if "--check" in sys.argv:
+        print(json.dumps(found))
+    else:
+        print(f"LoRA of rank 16 on Qwen2.5-7B's attention: {found['adapters_7b']:,} numbers")
