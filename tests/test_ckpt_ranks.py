@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import answer, labassist, run_folder
+from command import answer, labassist, run_folder, wait_closed, wait_for_step
 
+from labassist.ledger import curves
 from labassist.record.inspect import committed
 from labassist.resume.check import Report, check
 from labassist.resume.watch import watched
@@ -92,6 +93,19 @@ def test_a_trainer_of_two_ranks_is_proved_bit_for_bit(lab: Path, line: bool) -> 
     assert found["verdict"] == "BITWISE", found
     assert found["resumed_from"]["step"] == 5 and found["compared"]["series"] == 8
     assert found["rng"] and all(one["equal"] for one in found["rng"])
+
+
+@pytest.mark.slow
+def test_a_loop_of_two_ranks_stops_at_one_step(lab: Path) -> None:
+    words = ("run", "--detach", "--json", "--threads", "1", "--", sys.executable, *TWO, "ranks_loop.py")
+    run = json.loads(labassist(*words, cwd=lab, env={"STEPS": "1000000"}).stdout)
+    folder = run_folder(lab, run)
+    wait_for_step(folder, 5)
+    labassist("stop", run["id"], cwd=lab)
+    assert wait_closed(lab, run)["state"] == "stopped"
+    last = [curves.read_curve(folder / f"metrics-rank{rank}.jsonl").steps[-1] for rank in (0, 1)]
+    assert last[0] == last[1] == int((folder / "stop-at").read_text())
+    assert list(committed(folder)) == [last[0]]
 
 
 def ours(lab: Path, ranks: str, *words: str) -> Path:

@@ -29,6 +29,9 @@ from labassist.record.protocol import Order, Resume
 
 Number = int | float
 
+STOP_AHEAD = 8
+"""Steps from a request to the stop of several ranks: they are never further apart than one, so all see it in time."""
+
 
 def start(
     *,
@@ -87,6 +90,7 @@ class Recorder:
         self._file = self._open_curve() if order.recording else -1
         self._saver: Any = None
         self._asked = False
+        self._agreed: int | None = None
         self._listen()
 
     @property
@@ -117,8 +121,28 @@ class Recorder:
     @property
     def stop_requested(self) -> bool:
         """Whether to save and finish now: a signal asked, or the order's last step is reached."""
-        stop_after = self.order.stop_after
-        return self._asked or (stop_after is not None and self.step >= stop_after)
+        stop = self.stop_at
+        return stop is not None and self.step >= stop
+
+    @property
+    def stop_at(self) -> int | None:
+        """The step after which to save and finish, None while there is none: the order's, or one that was asked for."""
+        stops = [stop for stop in (self.order.stop_after, self._asked_stop()) if stop is not None]
+        return min(stops, default=None)
+
+    def _asked_stop(self) -> int | None:
+        """Return the step at which a request stops the run. Several ranks agree on one by a file that rank 0 writes."""
+        if protocol.world_size() == 1 or self.order.folder is None:
+            return self.step if self._asked else None
+        if self._agreed is None:
+            agreed = self.order.folder / "stop-at"
+            if agreed.exists():
+                self._agreed = int(agreed.read_text())
+            elif self._asked and protocol.rank() == 0:
+                partial = agreed.with_suffix(".tmp")
+                partial.write_text(str(self.step + STOP_AHEAD))
+                partial.replace(agreed)
+        return self._agreed
 
     def record(self, step: int, **values: Number | str) -> None:
         """Append one line to the curve: host numbers, and digests as strings of 16 hex digits.

@@ -120,7 +120,6 @@ class Recording:
         self._recorder: recorder.Recorder | None = None
         self._lagged: lag.Lagged | None = None
         self._sealer: Sealer | None = None
-        self._ranks = protocol.world_size()
         self._over = False
         self._stop_at: int | None = None
         self._loss: Any = None
@@ -256,30 +255,16 @@ class Recording:
         self._lagged = lag.Lagged(self._recorder)
 
     def _must_stop(self, step: int) -> bool:
-        """Say whether this update is the last: several ranks must agree on which one that is."""
-        assert self._recorder is not None and self.order.folder is not None
-        ahead = self.resumer.ahead
-        if self._ranks == 1:
-            if not self._recorder.stop_requested:
-                return False
-            if not ahead.ready:
-                ahead.soon = True  # one update more, so that the checkpoint holds what an exact resume needs
-                return False
-            self._stop_at = step
-            return True
-        agreed = self.order.folder / "stop-at"
-        if self.order.stop_after is not None and step >= self.order.stop_after:
-            self._stop_at = step  # every rank has the same order
-        elif self._stop_at is None:
-            if agreed.exists():
-                self._stop_at = int(agreed.read_text())
-                ahead.soon = True
-            elif self._recorder.stop_requested and protocol.rank() == 0:
-                # Ranks are never further apart than one update; the file is seen by all in time.
-                partial = agreed.with_suffix(".tmp")
-                partial.write_text(str(step + lag.LAG))
-                partial.replace(agreed)
-        return self._stop_at is not None and step >= self._stop_at
+        """Say whether this update is the last."""
+        assert self._recorder is not None
+        stop, ahead = self._recorder.stop_at, self.resumer.ahead
+        if stop is None:
+            return False
+        ahead.soon = True  # the checkpoint is to hold what an exact resume needs: one update more, if need be
+        if step < stop or not ahead.ready:
+            return False
+        self._stop_at = step
+        return True
 
     def _tell(self, line: str, values: dict[str, Any]) -> None:
         print(f"labassist: {line}", file=sys.stderr)
