@@ -310,6 +310,7 @@ def test_a_refused_experiment_says_why(written: Written) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_run_is_proved_and_ablated_from_its_checkpoint(workspace: Workspace) -> None:
     run = train(workspace.root)
 
