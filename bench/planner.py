@@ -169,13 +169,20 @@ def held_out(verdicts: Verdicts, held: tuple[str, list[Row]]) -> None:
     """Say what the planner did on rows that it had not seen."""
     commit, rows = held
     ran = [row for row in rows if not row.oom]
-    single = [row for row in ran if row.plan.gpus == 1]
-    verdicts.say(f"held out, planner of {commit}, formula, one GPU: {summary(row.error for row in single)}")
-    verdicts.say(f"held out, all: {summary(row.error for row in ran)}")
+    for gpus in sorted({row.plan.gpus for row in ran}):
+        errors = [row.error for row in ran if row.plan.gpus == gpus]
+        verdicts.say(
+            f"held out, planner of {commit}, formula, {gpus} GPU{'s' * (gpus > 1)}: {summary(errors)}"
+        )
     if dry_errors(rows):
-        verdicts.say(f"held out, dry run, allocator, without bitsandbytes: {summary(dry_errors(rows))}")
-    wrong = sum(row.oom and page.says_fits(row.formula_total) for row in rows)
-    verdicts.say(f"held out, called fitting and ran out of memory: {wrong} of {sum(row.oom for row in rows)}")
+        what = "dry run, allocator, without bitsandbytes"
+        verdicts.say(f"held out, planner of {commit}, {what}: {summary(dry_errors(rows))}")
+    lost = [row for row in rows if row.oom]
+    if lost:
+        wrong = sum(page.says_fits(row.formula_total) for row in lost)
+        verdicts.say(
+            f"held out, planner of {commit}: of {len(lost)} that ran out of memory, {wrong} called fitting"
+        )
 
 
 def parse() -> argparse.Namespace:
@@ -189,7 +196,7 @@ def parse() -> argparse.Namespace:
     add("--python", default=sys.executable, help="an interpreter with labassist[train]")
     add("--no-run", action="store_true", help="leave out the recorded run that tests `plan time`")
     add("--freeze", type=Path, help="write what the planner says of the rows now, and stop")
-    add("--held-out", type=Path, help="a file of --freeze, to be shown beside")
+    add("--held-out", nargs="*", type=Path, default=[], help="files of --freeze, to be shown beside")
     add("--write", type=Path, help="write the page here")
     return parser.parse_args()
 
@@ -205,9 +212,9 @@ def main() -> int:
     if options.freeze:
         page.frozen(options.freeze, rows, git("log", "-1", "--format=%h", "--", "labassist/planner"))
         return 0
-    held = page.thawed(options.held_out, given) if options.held_out else None
-    if held:
-        held_out(verdicts, held)
+    held = [page.thawed(path, given) for path in options.held_out]
+    for one in held:
+        held_out(verdicts, one)
     sources: dict[str, Callable[[Row], bool]] = {
         "measured rows": lambda row: row.source != "published",
         "published rows": lambda row: row.source == "published",

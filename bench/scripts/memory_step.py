@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import time
 import traceback
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import datasets
 import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast, Trainer, TrainingArguments
+from transformers.initialization import no_init_weights
 
 GIB = 1024**3
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "mixed": torch.float32}
@@ -87,13 +89,17 @@ def build(case: dict[str, Any], device: str, tiny: bool) -> Any:
         fields |= {name: value for name, value in TINY.items() if name in fields or not name.startswith("n_")}
         fields["hidden_size"] = fields.get("hidden_size", 64)
     config = AutoConfig.for_model(fields.pop("model_type"), **fields)
+    four_bit = case["method"] == "qlora"
     zero = case.get("strategy", "").startswith("zero")
-    with torch.device("cpu" if zero else device):
+    with (
+        torch.device("cpu" if zero or four_bit else device),
+        no_init_weights() if four_bit else nullcontext(),
+    ):
         model = AutoModelForCausalLM.from_config(
             config, dtype=DTYPES[case["dtype"]], attn_implementation=case["attn"]
         )
     model.config.use_cache = False
-    if case["method"] == "qlora":
+    if four_bit:
         quantise(model, device)
     if case.get("strategy") == "fsdp":
         # As a script under torchrun loads it: the wrapping moves each shard to its card.
@@ -102,7 +108,11 @@ def build(case: dict[str, Any], device: str, tiny: bool) -> Any:
 
 
 def quantise(model: Any, device: str) -> None:
-    """Make every linear layer but the head a 4-bit one, as `BitsAndBytesConfig` with double quantisation does."""
+    """Make every linear layer but the head a 4-bit one, as `BitsAndBytesConfig` with double quantisation does.
+
+    One layer's 16-bit weight is on the card at a time, as when a model is loaded: a whole 16-bit model there would
+    leave splinters behind. The rest is moved there and filled at random.
+    """
     import bitsandbytes as bnb
 
     for module in list(model.modules()):
@@ -119,7 +129,7 @@ def quantise(model: Any, device: str) -> None:
                 device="meta",
             )
             made.weight = bnb.nn.Params4bit(
-                child.weight.data,
+                torch.empty_like(child.weight, device=device).normal_(std=0.02),
                 requires_grad=False,
                 compress_statistics=True,
                 quant_type="nf4",
@@ -127,6 +137,13 @@ def quantise(model: Any, device: str) -> None:
             ).to(device)
             made.bias = child.bias
             setattr(module, name, made)
+            if device == "cuda":
+                torch.cuda.empty_cache()
+    for parameter in model.parameters():
+        if not isinstance(parameter, bnb.nn.Params4bit):
+            parameter.data = torch.empty_like(parameter.data, device=device).normal_(std=0.02)
+    for buffer in model.buffers():
+        buffer.data = buffer.data.to(device)
     model.is_loaded_in_4bit = True
     model.hf_device_map = {"": RANK if device == "cuda" else "cpu"}
 
@@ -281,6 +298,7 @@ def measure(case: dict[str, Any], device: str, tiny: bool) -> dict[str, Any]:
         "device": torch.cuda.get_device_name(RANK) if gpu else "cpu",
         "torch": torch.__version__,
         "transformers": transformers.__version__,
+        **({"layer_by_layer": True} if case["method"] == "qlora" else {}),
         "trl": version("trl"),
         "peft": version("peft"),
     }

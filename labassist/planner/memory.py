@@ -30,6 +30,9 @@ A6000 (driver context, kernels' code, cuBLAS handles)."""
 DISTRIBUTED_GIB = 0.83
 """More for a process of a group: NCCL's channel buffers, as nvidia-smi minus reserved showed on two H200."""
 
+DEEPSPEED_GIB = 0.19
+"""More under DeepSpeed, in the same rows."""
+
 MARGIN = 0.02
 """A plan fits where 2% more than its total would, so that an error of the estimate is not an out-of-memory."""
 
@@ -94,7 +97,10 @@ def estimate(plan: Plan) -> Estimate:
 def context_bytes(plan: Plan) -> float:
     """Return what lies outside the allocator: the context, and optimizer states that are paged."""
     paged = optimizer_bytes(plan)[1] if plan.trains else 0
-    return (CONTEXT_GIB + (DISTRIBUTED_GIB if plan.gpus > 1 else 0)) * GIB + paged
+    group = 0.0
+    if plan.gpus > 1:
+        group = DISTRIBUTED_GIB + (DEEPSPEED_GIB if plan.strategy.startswith("zero") else 0)
+    return (CONTEXT_GIB + group) * GIB + paged
 
 
 def fragmentation(plan: Plan, moment: formula.Peak) -> float:

@@ -16,6 +16,9 @@ unless gradient_as_bucket_view is set, which transformers' Trainer does not."""
 ZERO_BUCKET = 500_000_000
 """DeepSpeed's reduce_bucket_size, in numbers: one buffer of it holds gradients on their way to their owner."""
 
+ZERO_GROUP = 1_000_000_000
+"""DeepSpeed's sub_group_size: numbers of a shard that stage 3 updates at once."""
+
 ZERO_LIVE = 1_000_000_000
 """DeepSpeed's stage3_max_live_parameters: gathered weights that a GPU keeps at most."""
 
@@ -56,11 +59,17 @@ def optimizer(plan: Plan, total: int) -> int:
 
 
 def update(plan: Plan, total: int) -> int:
-    """Return the temporaries of the update on one GPU: those of its shard, and ZeRO's fp32 copy of its gradients."""
+    """Return the temporaries of the update on one GPU: those of its shard, and ZeRO's fp32 copy of its gradients.
+
+    Stage 3 goes through its shard in groups and has those of one group at a time.
+    """
     if _masters(plan):
         total *= 2
         total += 4 * plan.trainable if plan.strategy != "fsdp" else 0
-    return _share(plan, total, ("zero1", "zero2", "zero3", "fsdp"))
+    share = _share(plan, total, ("zero1", "zero2", "zero3", "fsdp"))
+    if plan.gpus > 1 and plan.strategy == "zero3" and plan.trainable:
+        share = min(share, share * ZERO_GROUP * plan.gpus // plan.trainable)
+    return share
 
 
 def unit(plan: Plan) -> int:
@@ -92,7 +101,7 @@ def unusable(plan: Plan, transient: int) -> int:
     FSDP gathers and scatters on streams of their own, and the allocator gives a stream's blocks to no other. Its
     largest unit holds the embedding and the head: gathered in 16 bits and scattered in fp32 (2 + 4 bytes a number), each
     beside this GPU's part of it. ZeRO-3's flat fp32 shards fit into no block that the forward and backward
-    left, neither activations nor gathered weights.
+    left: not into activations, gathered weights, nor the whole gradients of embedding and head.
     """
     if plan.gpus == 1 or plan.method != "full":
         return 0
@@ -100,5 +109,5 @@ def unusable(plan: Plan, transient: int) -> int:
         tables = plan.model.head * (1 if plan.model.tied else 2)
         return 6 * tables + 6 * tables // plan.gpus
     if plan.strategy == "zero3":
-        return transient + 2 * min(ZERO_LIVE, plan.model.parameters)
+        return transient + 2 * min(ZERO_LIVE, plan.model.parameters) + 2 * 2 * plan.model.head
     return 0
