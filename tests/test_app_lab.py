@@ -253,6 +253,6 @@ labassist run x
     assert "  labassist run x" in rows
     assert "| quoted" in rows
     kinds = {text: kind for line in lines for text, kind in line}
-    assert (kinds["code"], kinds["strong"], kinds["stressed"]) == ("key", "strong", "strong")
+    assert (kinds["code"], kinds["strong"], kinds["stressed"]) == ("code", "strong", "strong")
     assert "*" not in "".join(rows)
     assert drawn("中文" * 30, 21, words.UNICODE)[0] == [("中文" * 5, "plain")]

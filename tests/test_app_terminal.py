@@ -160,7 +160,7 @@ def test_a_terminal_that_is_gone_ends_the_app(workspace: Workspace) -> None:
     os.close(slave)
     seen = b""
     end = time.monotonic() + 30
-    while b"first loop" not in seen:
+    while b"labassist" not in seen:
         assert time.monotonic() < end, seen
         if select.select([master], [], [], 0.5)[0]:
             seen += os.read(master, 65536)

@@ -38,7 +38,7 @@ def drawn(text: str, width: int, marks: Signs) -> list[Line]:
             code = not code
         elif code or (row.startswith("  ") and not block and not _ITEM.match(row)):
             # Laid out by hand: a table, a command. It stands as it was written, at least two cells in.
-            lines.append([(f"  {row if code else row[min(2, _indent(row) - 2) :]}", "key")])
+            lines.append([(f"  {row if code else row[min(2, _indent(row) - 2) :]}", "code")])
         elif not row.strip():
             flush()
             if lines and lines[-1]:
@@ -80,7 +80,7 @@ def inline(text: str) -> Line:
             line.append((text[at : found.start()], "plain"))
         code, strong, stress, name, target = found.groups()
         if code:
-            line.append((code, "key"))
+            line.append((code, "code"))
         elif strong or stress:
             line.append((strong or stress, "strong"))
         else:

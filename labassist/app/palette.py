@@ -29,6 +29,7 @@ STYLES = {
     "good": Style(color="#87d787", bold=True),
     "warn": Style(color="#ffd75f", bold=True),
     "bad": Style(color="#ff8787", bold=True),
+    "code": Style(color="#87afd7"),
     "key": Style(color="#5fafff", bold=True),
     "head": Style(color="#9e9e9e", bold=True),
 }

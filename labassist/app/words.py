@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from labassist.ledger.canonical import decode_number
 
 Piece = tuple[str, str]
-"""A text and its kind: plain, dim, strong, good, warn, bad, key."""
+"""A text and its kind: plain, dim, strong, good, warn, bad, code, key, head."""
 
 Line = list[Piece]
 

@@ -48,6 +48,7 @@ class StepWork(Vertical):
         marks = self._lab.signs
         lines = coursefacts.question(step, marks) + coursefacts.what_to_do(step) if step else []
         self._fill("#ask", folded(lines, self._room))
+        self.set_class(not lines and not run.id, "-empty")
         self.show_run(run)
         verdict = coursefacts.verdict_of(step, marks) if step else []
         rows = folded(verdict, self._room, indent=8)
