@@ -40,6 +40,20 @@ def workspace(tmp_path: Path) -> Workspace:
     return new(tmp_path / "workspace").workspace
 
 
+@pytest.fixture(scope="session")
+def little_lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace with three runs of a small trainer, made once: copy it before changing anything.
+
+    A whole run of 40 steps with a nan at step 7, and a lineage of two: failed at step 33 of 60, then resumed.
+    """
+    import little
+
+    root = new(tmp_path_factory.mktemp("little") / "lab").workspace.root
+    little.record(root, 40, 5, "7")
+    little.lineage(root)
+    return root
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what needs a CUDA device where there is none."""
     if any(Path("/dev").glob("nvidia[0-9]*")):

@@ -6,26 +6,18 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import little
 import pytest
 from command import answer, labassist
 
 from labassist.ledger.store import Ledger
-from labassist.workspace import new
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = new(tmp_path_factory.mktemp("anchor") / "lab").workspace.root
-    little.record(root)
-    return root
 
 
 @pytest.fixture
-def lab(made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made, tmp_path / "lab", symlinks=True))
+def lab(little_lab: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(little_lab, tmp_path / "lab", symlinks=True))
 
 
+@pytest.mark.slow
 def test_an_anchor_is_printed_written_and_found_again(lab: Path, tmp_path: Path) -> None:
     kept = tmp_path / "anchor.txt"
     made = answer("audit", "--anchor", "-o", str(kept), cwd=lab)
@@ -64,6 +56,7 @@ def test_a_ledger_that_was_cut_and_written_again_fails_its_anchor_only(lab: Path
     assert "another entry stands there" in problem["message"]
 
 
+@pytest.mark.slow
 def test_a_signed_anchor_says_who_signed_and_notices_a_change(lab: Path, tmp_path: Path) -> None:
     key, kept = tmp_path / "key", tmp_path / "anchor.txt"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)

@@ -93,6 +93,7 @@ def test_a_second_import_brings_nothing_and_a_resume_goes_on(bundle: Path, home:
     assert resumed["resumed_from"] == {"run": failed, "step": 30} and resumed["state"] == "finished"
 
 
+@pytest.mark.slow
 def test_two_ledgers_merge_and_each_chain_can_still_be_verified(bundle: Path, home: Path) -> None:
     mine = little.record(home, 10, 5)
     answer("import", str(bundle), cwd=home)
@@ -129,6 +130,7 @@ def test_a_part_without_checkpoints_says_where_they_are_and_is_filled_later(
     assert answer("replay", second, "--segment", cwd=home)["verdict"] == "BITWISE"
 
 
+@pytest.mark.slow
 def test_what_went_on_over_there_is_brought_up_to_date_unless_both_sides_changed(
     there: Path, home: Path, tmp_path: Path
 ) -> None:
@@ -148,6 +150,7 @@ def test_what_went_on_over_there_is_brought_up_to_date_unless_both_sides_changed
     assert len(little.lines(home)) == entries
 
 
+@pytest.mark.slow
 def test_another_run_with_the_same_id_is_refused_and_nothing_is_written(
     bundle: Path, home: Path, there: Path
 ) -> None:
@@ -205,6 +208,7 @@ def test_a_damaged_bundle_is_refused_and_nothing_is_journalled(
     assert list((home / ".labassist").rglob("import-*")) == []
 
 
+@pytest.mark.slow
 @pytest.mark.fault
 def test_an_import_that_dies_before_its_entries_is_done_by_the_next(
     bundle: Path, home: Path, monkeypatch: pytest.MonkeyPatch
@@ -252,6 +256,7 @@ def test_bad_words_are_one_line(there: Path, words: tuple[str, ...], says: str) 
     assert says in done.stderr and len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_run_that_runs_is_not_taken(home: Path, tmp_path: Path) -> None:
     run = little.start(home)
     done = labassist("export", run["id"], "--to", "bundle", "-o", str(tmp_path / "x.tar"), cwd=home, status=2)

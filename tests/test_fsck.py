@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import little
 import pytest
 from command import answer, labassist
 from tinydb import TinyDB
@@ -20,22 +19,13 @@ from labassist.ledger.entries import chain
 from labassist.ledger.journal import Journal
 from labassist.ledger.store import Ledger
 from labassist.runs.fsck import fsck
-from labassist.workspace import new
 
 pytestmark = pytest.mark.fault
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = new(tmp_path_factory.mktemp("fsck") / "lab").workspace.root
-    little.record(root)
-    little.record(root)
-    return root
-
-
 @pytest.fixture
-def lab(made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made, tmp_path / "lab", symlinks=True))
+def lab(little_lab: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(little_lab, tmp_path / "lab", symlinks=True))
 
 
 def run_folder(lab: Path) -> Path:
@@ -54,7 +44,7 @@ def test_a_whole_store_is_ok_and_nothing_is_written(lab: Path) -> None:
     before = tree(lab / "ledger")
     found = answer("fsck", cwd=lab)
     assert found["ok"] is True and found["findings"] == []
-    assert found["checked"]["checkpoints"] == 8
+    assert found["checked"]["checkpoints"] == 8 + 3 + 3
     answer("fsck", "--repair", cwd=lab)
     assert tree(lab / "ledger") == before
 

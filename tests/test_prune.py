@@ -14,21 +14,11 @@ from labassist.errors import LedgerError
 from labassist.ledger.store import Ledger
 from labassist.runs import prune as pruning
 from labassist.runs.prune import Policy, prune
-from labassist.workspace import new
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A whole run (steps 5 to 40), and a lineage of two: failed, then resumed to its end."""
-    root = new(tmp_path_factory.mktemp("prune") / "lab").workspace.root
-    little.record(root, 40, 5)
-    little.lineage(root)
-    return root
 
 
 @pytest.fixture
-def lab(made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made, tmp_path / "lab", symlinks=True))
+def lab(little_lab: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(little_lab, tmp_path / "lab", symlinks=True))
 
 
 def ids(lab: Path) -> list[str]:
@@ -69,6 +59,7 @@ def test_multiples_the_best_and_those_named_stay(lab: Path) -> None:
     assert 10 in little.steps_of(lab, first)  # another lineage was not asked for
 
 
+@pytest.mark.slow
 def test_a_tombstone_keeps_every_hash_and_stands_in_the_chain(lab: Path) -> None:
     whole = ids(lab)[0]
     with Ledger.open(lab / "ledger") as ledger:
@@ -83,6 +74,7 @@ def test_a_tombstone_keeps_every_hash_and_stands_in_the_chain(lab: Path) -> None
     assert len(entry["put"]["checkpoints"]) == 7
 
 
+@pytest.mark.slow
 def test_resume_and_replay_say_what_is_gone(lab: Path) -> None:
     _whole, first, second = ids(lab)
     answer("prune", "--keep-last", "1", cwd=lab)
@@ -96,6 +88,7 @@ def test_resume_and_replay_say_what_is_gone(lab: Path) -> None:
     assert replayed["compared"]["tensors"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.fault
 def test_a_prune_that_died_after_its_tombstones_is_finished_by_the_next(
     lab: Path, monkeypatch: pytest.MonkeyPatch
@@ -135,6 +128,7 @@ def test_a_folder_that_cannot_be_removed_is_said_and_never_looks_whole(
     assert 5 not in little.steps_of(lab, whole)
 
 
+@pytest.mark.slow
 def test_a_lineage_that_runs_is_left_alone(lab: Path) -> None:
     run = little.start(lab, every=5, pause=0.002)
     folder = lab / "ledger" / "runs" / run["id"]

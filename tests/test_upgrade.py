@@ -102,6 +102,7 @@ def test_both_sides_changes_are_there_and_one_commit_holds_them(lab: Path, newer
     )
 
 
+@pytest.mark.slow
 def test_the_next_upgrade_compares_with_what_this_one_brought(lab: Path, newer: Newer) -> None:
     line = first_line(lab, CONFIG)
     newer.edit(CONFIG, line, "# second version")
@@ -115,6 +116,7 @@ def test_the_next_upgrade_compares_with_what_this_one_brought(lab: Path, newer: 
     assert git(lab, "rev-list", "--count", "refs/labassist-base") == "2"
 
 
+@pytest.mark.slow
 @pytest.mark.fault
 def test_conflicts_are_marked_and_said_and_nothing_is_lost(lab: Path, newer: Newer) -> None:
     line = first_line(lab, CONFIG)
@@ -132,6 +134,7 @@ def test_conflicts_are_marked_and_said_and_nothing_is_lost(lab: Path, newer: New
     git(lab, "commit", "-qam", "settled")
 
 
+@pytest.mark.slow
 @pytest.mark.fault
 def test_what_is_not_committed_is_never_touched(lab: Path, newer: Newer) -> None:
     edit(lab, TRAIN, last_line(lab, TRAIN), "# not committed yet")
@@ -145,6 +148,7 @@ def test_what_is_not_committed_is_never_touched(lab: Path, newer: Newer) -> None
     assert newer.upgrade(lab)["merged"] == [TRAIN]
 
 
+@pytest.mark.slow
 def test_deleted_binary_and_dropped_files_are_kept_as_they_are(lab: Path, newer: Newer) -> None:
     (lab / "templates" / "README.md").write_bytes(b"\0binary")
     git(lab, "rm", "-q", CONFIG)
@@ -161,6 +165,7 @@ def test_deleted_binary_and_dropped_files_are_kept_as_they_are(lab: Path, newer:
     assert not (lab / CONFIG).exists() and (lab / TRAIN).exists()
 
 
+@pytest.mark.slow
 def test_in_a_larger_repository_and_without_an_identity(
     tmp_path: Path, newer: Newer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,7 +44,7 @@ def draw(series: Mapping[str, Mapping[int, Any]], title: str, path: Path, *, log
     pen.text((_LEFT, 14), title, fill=_INK, font=font)
     for index, (name, points) in enumerate(drawn.items()):
         colour = _COLOURS[index % len(_COLOURS)]
-        _line(pen, points, scale, last, colour)
+        _line(pen, font, points, scale, last, colour)
         place = (_LEFT + 230 * index, 36)
         pen.line((place[0], place[1] + 11, place[0] + 28, place[1] + 11), fill=colour, width=3)
         pen.text((place[0] + 36, place[1]), name, fill=_INK, font=font)
@@ -82,12 +82,14 @@ def _axes(pen: Any, font: Any, scale: Scale, last: int) -> None:
     pen.text(((_LEFT + right) / 2, SIZE[1] - 8), "step", fill=_INK, font=font, anchor="mb")
 
 
-def _line(pen: Any, points: list[tuple[int, float | None]], scale: Scale, last: int, colour: Any) -> None:
+def _line(
+    pen: Any, font: Any, points: list[tuple[int, float | None]], scale: Scale, last: int, colour: Any
+) -> None:
     before: tuple[float, float] | None = None
     for step, y in points:
         x = _LEFT + (SIZE[0] - _RIGHT - _LEFT) * (step / last if last else 0)
         if y is None:
-            pen.text((x, _TOP), "!", fill=(200, 0, 0), anchor="mb")
+            pen.text((x, _TOP), "!", fill=(200, 0, 0), font=font, anchor="mb")
             before = None
             continue
         here = (x, _y(scale, y))

@@ -171,6 +171,7 @@ def save(path: Path, documents: Documents, head: Head) -> None:
         finally:
             os.close(folder)
     except OSError as error:
+        temporary.unlink(missing_ok=True)
         raise LedgerError(
             f"the snapshot cannot be written: {error.strerror}; the journal is not hurt",
             where=str(path),
