@@ -84,8 +84,6 @@ def launch(
     folder = ledger.run_folder(run_id)
     try:
         folder.mkdir(parents=True, mode=0o700)
-        if os.environ.get(artifacts.VARIABLE):
-            artifacts.checkpoints_place(folder)
     except OSError as error:
         raise LedgerError(f"cannot record here: {error.strerror}", where=str(folder)) from error
     locks: list[int] = []
@@ -94,6 +92,8 @@ def launch(
             lock = life.take(folder / name)
             assert lock is not None  # the folder is new: nobody else knows it
             locks.append(lock)
+        if os.environ.get(artifacts.VARIABLE):
+            artifacts.checkpoints_place(folder)
         record, order = describe(workspace, ledger, plan, run_id, folder)
         write_order(folder, order)
         committing()
