@@ -110,6 +110,12 @@ class Plan:
             value = getattr(self, name)
             if type(value) is not int or not 1 <= value <= limit:
                 raise InputError(f"{value} is not from 1 to {limit:,}", where="--" + name.replace("_", "-"))
+        if 0 < self.model.positions < self.seq:
+            raise InputError(
+                f"{self.model.name} has learned {self.model.positions:,} positions, and no more",
+                where=f"--seq {self.seq}",
+                mend=f"give --seq {self.model.positions} or less",
+            )
         if not 0 <= self.lora_dropout < 1:
             raise InputError(f"{self.lora_dropout} is not from 0 to below 1", where="--lora-dropout")
         if self.method == "qlora" and self.dtype != "bf16":
