@@ -94,11 +94,15 @@ def test_a_second_import_brings_nothing_and_a_resume_goes_on(bundle: Path, home:
 
 
 @pytest.mark.slow
-def test_two_ledgers_merge_and_each_chain_can_still_be_verified(bundle: Path, home: Path) -> None:
+def test_two_ledgers_merge_and_each_chain_can_still_be_verified(
+    there: Path, bundle: Path, home: Path
+) -> None:
     mine = little.record(home, 10, 5)
+    anchor = answer("audit", "--anchor", cwd=there)["anchor"]["line"]
     answer("import", str(bundle), cwd=home)
     assert len(documents(home)) == 5 and mine["id"] in documents(home)
     assert audit(home / "ledger", home).ok
+    assert answer("audit", "--anchor", anchor, cwd=home)["ok"] is True
     imports = [line for line in little.lines(home) if line["kind"] == "import"]
     with Ledger.open(home / "ledger", create=True) as ledger:
         lines = ledger.objects.get_json(imports[0]["origin"])

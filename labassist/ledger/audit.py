@@ -50,11 +50,11 @@ def audit(
     found.count("journal entries", len(entries))
     found.head = entries[-1].hash if entries else ""
     found.anchor = take(entries) if take_anchor else anchor
-    if anchor is not None:
-        _check_anchor(found, anchor, entries)
     found.records = len(tables.documents[RUNS])
     chosen = _chosen(tables, run)
     objects = Objects(folder / "objects")
+    if anchor is not None:
+        _check_anchor(found, anchor, entries, objects)
     seen: set[Path] = {folder / "journal.jsonl", folder / "head"}
     _check_derived(found, folder, entries, tables, seen)
     positions: dict[str, set[str]] = {}
@@ -110,19 +110,16 @@ def _check_code_store(found: Audit, folder: Path, seen: set[Path]) -> None:
     seen.update(path for path in store.rglob("*") if path.is_file())
 
 
-def _check_anchor(found: Audit, anchor: Anchor, entries: list[Entry]) -> None:
-    """Hold an anchor that was kept elsewhere against the journal."""
+def _check_anchor(found: Audit, anchor: Anchor, entries: list[Entry], objects: Objects) -> None:
+    """Hold an anchor that was kept elsewhere against the journal, and those that imported runs came from."""
     found.count("anchors")
-    if not is_in(anchor, entries):
-        there = (
-            "another entry stands there"
-            if anchor.entries <= len(entries)
-            else f"only {len(entries)} are there"
-        )
-        message = (
-            f"the journal no longer has entry {anchor.entries} as it was anchored at {anchor.time}: {there}"
-        )
-        found.problems.append(Problem("anchor-missing", message, path="journal.jsonl", line=anchor.entries))
+    if is_in(anchor, entries) or origin.has(anchor.hash, entries, objects):
+        return
+    there = (
+        "another entry stands there" if anchor.entries <= len(entries) else f"only {len(entries)} are there"
+    )
+    message = f"the journal no longer has entry {anchor.entries} as it was anchored at {anchor.time}: {there}"
+    found.problems.append(Problem("anchor-missing", message, path="journal.jsonl", line=anchor.entries))
 
 
 def read_journal(folder: Path) -> tuple[list[Entry], Tables]:

@@ -7,6 +7,7 @@ they must do so here. Lines of other runs may be missing in between.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -135,6 +136,15 @@ def decode(data: bytes, where: str) -> list[Line]:
         return msgspec.json.decode(data, type=list[Line])
     except msgspec.MsgspecError as error:
         raise LedgerError(f"these are no lines of a journal: {error}", where=where) from error
+
+
+def has(hash_: str, entries: Iterable[Entry], objects: Objects) -> bool:
+    """Say whether a journal that imported runs came from had a line with this hash."""
+    for entry in entries:
+        with contextlib.suppress(LedgerError):  # the check of imports names it
+            if entry.origin and any(line.hash == hash_ for line in load(entry.origin, objects)):
+                return True
+    return False
 
 
 def without_place(checkpoint: dict[str, Any]) -> dict[str, Any]:
