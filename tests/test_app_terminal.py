@@ -232,3 +232,42 @@ def test_two_apps_on_one_workspace_see_one_run(folder: Path, workspace: Workspac
         other.wait("running", "step ")
         for shown in (one, other):
             shown.wait("✓ finished", "step 120/120", deadline=240)
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("term", ["screen", "linux", "vt100", "xterm-16color", "NO_COLOR"])
+def test_poor_terminals_are_drawn_on(folder: Path, workspace: Workspace, term: str) -> None:
+    """Every state is words and signs: what is read off the screen here has no colours in it."""
+    started = f"NO_COLOR=1 {APP}" if term == "NO_COLOR" else f"TERM={term} {APP}"
+    with terminal(folder, workspace.root, started) as shown:
+        shown.wait("Welcome", "enter open", "01 The first loop")
+        shown.keys("m")
+        screen = shown.wait("Host", "memory", "where from")
+        coloured = re.findall(
+            r"\x1b\[[0-9;]*?((?:[34]8;[25]|[34][0-7])(?:;|m))", shown.tmux("capture-pane", "-p", "-e")
+        )
+        assert bool(coloured) is (term not in ("vt100", "NO_COLOR"))
+        assert screen.isascii() is (term in ("linux", "vt100"))
+        shown.keys("q")
+        shown.wait("q quit")
+        shown.keys("q")
+        shown.wait("shell>")
+        assert shown.flag("alternate_on") == "0"
+
+
+def test_a_mouse_clicks_and_scrolls_unless_it_is_left_to_the_terminal(
+    folder: Path, workspace: Workspace
+) -> None:
+    with terminal(folder, workspace.root, APP) as shown:
+        shown.wait("enter open")
+        assert shown.flag("mouse_any_flag") == "1"
+        shown.keys("C-c")
+        shown.wait("shell>")
+        assert shown.flag("mouse_any_flag") == "0"
+        for option in ("--no-mouse", "--slow-link"):
+            shown.type(f"clear; {APP} {option}")
+            shown.keys("Enter")
+            shown.wait("enter open")
+            assert shown.flag("mouse_any_flag") == "0"
+            shown.keys("C-c")
+            shown.wait("shell>")

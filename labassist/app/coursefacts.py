@@ -118,15 +118,15 @@ def question(step: Document, marks: Signs) -> list[Line]:
         unit = f" (in {predict['unit']})" if predict["unit"] else ""
         return [*lines, [("  ", "plain"), ("enter", "key"), (f" and type your guess{unit}", "plain")]]
     own = f"{guess['value']}, {guess['text']}" if predict["options"] else guess["text"] or guess["value"]
-    line: Line = [("Your guess: ", "dim"), (own, "strong")]
+    lines = [[(predict["question"], "dim")], [("Your guess: ", "dim"), (own, "strong")]]
     if measured is not None:
         right = measured["option"] and measured["option"] == guess["value"]
         sign: Line = []
         if measured["option"]:
             sign = [(f"{marks.yes} " if right else f"{marks.no} ", "good" if right else "warn")]
         letter = f"{measured['option']}, " if measured["option"] else ""
-        line += [("   measured: ", "dim"), *sign, (f"{letter}{measured['text']}", "strong")]
-    return [[(predict["question"], "dim")], line]
+        lines.append([("measured: ", "dim"), *sign, (f"{letter}{measured['text']}", "strong")])
+    return lines
 
 
 def what_to_do(step: Document) -> list[Line]:
