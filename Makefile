@@ -4,13 +4,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test test-all lint bench screenshots clean
+.PHONY: help demo test test-all lint bench accuracy screenshots clean
 
 help:
 	@echo "make demo       install into .venv, train the first lab's model, replay it bit for bit"
 	@echo "make test       lint, types, import rules and the fast tests"
 	@echo "make test-all   the same with the slow tests"
 	@echo "make bench      measure what is promised about speed (NANOGPT=DIR TEXT=FILE: against nanoGPT too)"
+	@echo "make accuracy   docs/accuracy.md: every measured step beside what the planner says of it"
 	@echo "make screenshots  play the golden path in the app, and keep pictures of it (SVG) in screenshots/"
 	@echo "make clean      remove .venv and caches; never the ledger"
 
@@ -45,6 +46,14 @@ bench: .venv/stamp-train,dev
 	    $(BIN)/python bench/first_loop.py --nanogpt "$(NANOGPT)" --text "$(TEXT)" || status=1; \
 	else echo "== bench/first_loop.py: left out, it needs NANOGPT=<its checkout> TEXT=<a text file>"; fi; \
 	exit $$status
+
+ROWS := bench/results/h200-memory
+
+# Measured steps against the planner; the dry run's answers are kept, and asked for again where it has changed.
+accuracy: .venv/stamp-train,dev
+	@$(BIN)/python bench/planner.py $(ROWS)/given.jsonl $(ROWS)/one-gpu.jsonl $(ROWS)/two-gpus.jsonl $(ROWS)/later.jsonl \
+	    --held-out $(ROWS)/held-out.json $(ROWS)/held-out-later.json \
+	    --dry-run --dry-file $(ROWS)/dry.jsonl --write docs/accuracy.md
 
 screenshots: .venv/stamp-loop
 	@mkdir -p screenshots && $(BIN)/python -m labassist.app.screenshot screenshots

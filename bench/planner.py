@@ -4,7 +4,7 @@ python bench/planner.py [ROWS.jsonl …] [--dry-run] [--python PY] [--write docs
 
 ROWS are measured steps, one JSON object a line, as bench/memory_truth.py writes them. Without any, only the published
 rows are compared. --dry-run needs an interpreter with labassist[train] (--python); --dry-file keeps what it answered,
-and asks again where the engine has changed since. --freeze keeps what the planner says now; --held-out shows it later.
+and asks again where the engine has changed since; alone it shows what is kept. --freeze keeps what the planner says now; --held-out shows it later.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def git(*words: str) -> str:
     ).stdout.strip()
 
 
-def dry_runs(rows: Iterable[Row], python: str, keep: Path | None) -> None:
+def dry_runs(rows: Iterable[Row], python: str, keep: Path | None, *, ask: bool) -> None:
     """Fill in what the dry run says: some ten seconds a row, unless `keep` has the answer of this engine."""
     engine = git("rev-parse", "HEAD:labassist/planner/dryrun")
     lines = keep.read_text().splitlines() if keep and keep.exists() else []
@@ -58,6 +58,8 @@ def dry_runs(rows: Iterable[Row], python: str, keep: Path | None) -> None:
             continue
         answer = known.get((engine, row.key))
         if answer is None:
+            if not ask:
+                continue
             answer = dry.run(row.plan, python=python)
             if keep:
                 with keep.open("a") as file:
@@ -207,8 +209,8 @@ def main() -> int:
     given = [row for path in options.rows for row in measured(path)]
     rows = given if options.freeze else [*given, *published()]
     estimate(rows)
-    if options.dry_run:
-        dry_runs(rows, options.python, options.dry_file)
+    if options.dry_run or options.dry_file:
+        dry_runs(rows, options.python, options.dry_file, ask=options.dry_run)
     if options.freeze:
         page.frozen(options.freeze, rows, git("log", "-1", "--format=%h", "--", "labassist/planner"))
         return 0
@@ -236,12 +238,12 @@ def main() -> int:
             took <= DRY_S and most <= DRY_BYTES,
             f"dry run of a 7B: {took:.0f} s, {most / 1e9:.2f} GB (≤ 60 s, 4 GB)",
         )
-        errors = dry_errors(rows)
+    errors = dry_errors(rows)
+    if errors:
         ok = statistics.mean(map(abs, errors)) <= DRY_MEAN
         verdicts.add(ok, f"dry run, allocator, rows without bitsandbytes: {summary(errors)} (mean ≤ 2%)")
         whole = [row.dry_total / row.total - 1 for row in rows if row.dry_total and row.total and not row.oom]
-        if whole:
-            verdicts.say(f"dry run with the simulated allocator, nvidia-smi: {summary(whole)}")
+        verdicts.say(f"dry run with the simulated allocator, nvidia-smi: {summary(whole)}")
     paces = [
         (row.name, *calibrated(dict(enumerate(itertools.accumulate(row.step_times, initial=0.0), 1))))
         for row in given

@@ -34,6 +34,8 @@ class Row:
     cap_gib: float | None = None
     """What the allocator was allowed; None: the whole card."""
     step_times: list[float] = field(default_factory=list)
+    all_reduce_gb_s: float | None = None
+    """Measured between two cards; None on one."""
     formula_total: float = 0.0
     formula_allocated: float = 0.0
     dry_allocated: float | None = None
@@ -87,6 +89,7 @@ def measured(path: Path) -> list[Row]:
                 oom=data["oom"],
                 cap_gib=data.get("cap_gib"),
                 step_times=data.get("step_times", []),
+                all_reduce_gb_s=data.get("all_reduce_gb_s"),
             )
         )
     return rows
