@@ -64,7 +64,7 @@ def main() -> None:
 ENV = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 SETS = (
     *("steps=6", "batch=2", "length=256", "every.checkpoint=2", "every.eval=2", "data.heldout_rows=8"),
-    *("exam.questions=2", "exam.answer_tokens=2", "optim.name=adamw_8bit"),
+    *("exam.questions=2", "exam.answer_tokens=2", "optim.name=adamw_8bit", "lora.dropout=0.05"),
 )
 
 

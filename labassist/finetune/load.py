@@ -53,16 +53,6 @@ def model(base: Model, quantised: Any = None, *, trust_remote_code: bool = False
         ) from None
 
 
-def for_answers(made: Any) -> None:
-    """Let 4-bit layers on a CPU use bitsandbytes' quick kernel, which has no backward: training must be over."""
-    import bitsandbytes
-
-    if made.device.type == "cpu":
-        for module in made.modules():
-            if isinstance(module, bitsandbytes.nn.Linear4bit):
-                module.support_avx512bf16_for_cpu = bitsandbytes.nn.modules.has_avx512bf16()
-
-
 def quiet() -> None:
     """Keep progress bars out of a run's log."""
     import datasets

@@ -138,7 +138,6 @@ def examine(trainer: Any, tokenizer: Any, held: list[rows.Sample], at_most: int)
     """
     model = trainer.model
     model.eval()
-    load.for_answers(model)
     told = {}
     questions, meant = [one.question for one in held], [one.answer for one in held]
     with model.disable_adapter():
