@@ -34,7 +34,7 @@ added in place; CUDA's autocast computes layer norms and GPT-2's powers in fp32;
 fp32 weights need no cast of the head's gradient; the optimizer's states are cut from the blocks that the first
 forward's logits left; NCCL takes 0.83 GiB; FSDP gathers and scatters on streams of their own; ZeRO makes fp32
 gradients of its shard in the update. So in the tables after that section these rows are no test any more. The dry run
-as it was then was made on twelve of them: four as they came, and eight where the formula was far off or new ground.
+as it was then was made on thirteen of them: four as they came, and nine where the formula was far off or new ground.
 The rows of `later` were measured after those corrections and are held out for them; they showed two things more, that
 ZeRO-3 updates a billion numbers at a time and keeps whole gradients of the tables for a moment.
 
