@@ -66,6 +66,15 @@ def test_a_signed_anchor_says_who_signed_and_notices_a_change(lab: Path, tmp_pat
     assert "does not fit the anchor" in labassist("audit", "--anchor", str(kept), cwd=lab, status=2).stderr
 
 
+@pytest.mark.slow
+def test_an_anchor_in_a_git_note_is_read_back_from_there(lab: Path) -> None:
+    labassist("audit", "--anchor", "--git-note", cwd=lab)
+    shown = subprocess.run(
+        ["git", "notes", "--ref=labassist", "show"], cwd=lab, check=True, capture_output=True, text=True
+    ).stdout
+    assert answer("audit", "--anchor", shown.strip(), cwd=lab)["ok"] is True
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

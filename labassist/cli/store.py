@@ -29,6 +29,11 @@ def register(sub: Subparsers) -> None:
         help="print a line to be kept elsewhere; with one that was kept: is the ledger still the same up to it",
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="write the anchor there too")
+    parser.add_argument(
+        "--git-note",
+        action="store_true",
+        help="keep it as a note of the last commit too: git push origin refs/notes/labassist takes it elsewhere",
+    )
     parser.add_argument("--sign", metavar="KEY", help="sign what is written with this ssh key, as FILE.sig")
 
     parser = command(
@@ -83,8 +88,8 @@ def audit(args: argparse.Namespace) -> int:
     from labassist.ledger.audit import audit as verify
     from labassist.workspace import Workspace
 
-    if (args.output or args.sign) and args.anchor != "":
-        raise InputError("only a new anchor is written", where="-o", mend="give --anchor without a value")
+    if (args.output or args.sign or args.git_note) and args.anchor != "":
+        raise InputError("only a new anchor is written", where="audit", mend="give --anchor without a value")
     if args.sign and not args.output:
         raise InputError("there is no file to sign", where="--sign", mend="name it with -o FILE")
     kept, signed = anchor.read(args.anchor) if args.anchor else (None, "")
@@ -92,15 +97,17 @@ def audit(args: argparse.Namespace) -> int:
     found = verify(workspace.ledger, workspace.root, args.run, anchor=kept, take_anchor=args.anchor == "")
     if signed:
         say(f"note: {signed}")
-    if args.output and found.anchor is not None:
-        if not found.ok:
-            raise InputError(
-                "a ledger with problems is not anchored", where=str(workspace.ledger), mend="see audit"
-            )
-        anchor.write(
-            found.anchor, Path(args.output).expanduser(), Path(args.sign).expanduser() if args.sign else None
+    if (args.output or args.git_note) and found.anchor is not None and not found.ok:
+        raise InputError(
+            "a ledger with problems is not anchored", where=str(workspace.ledger), mend="see audit"
         )
+    if args.output and found.anchor is not None:
+        key = Path(args.sign).expanduser() if args.sign else None
+        anchor.write(found.anchor, Path(args.output).expanduser(), key)
         say(f"note: written to {args.output}; keep it where nobody can change both it and the ledger")
+    if args.git_note and found.anchor is not None:
+        anchor.note(found.anchor, workspace.root)
+        say("note: kept at refs/notes/labassist; git push origin refs/notes/labassist takes it elsewhere")
     emit(found.document(), args.json, found.text)
     return 0 if found.ok else 1
 

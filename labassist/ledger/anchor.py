@@ -14,8 +14,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from labassist.errors import InputError, LedgerError
+from labassist.errors import CodeError, InputError, LedgerError
 from labassist.ledger.entries import Entry
+from labassist.workspace import FALLBACK_IDENTITY
 
 _LINE = re.compile(r"labassist-anchor ([0-9a-f]{64}) ([1-9][0-9]*) (\S+Z)")
 _NAMESPACE = "labassist-anchor"
@@ -84,6 +85,20 @@ def write(anchor: Anchor, path: Path, key: Path | None = None) -> None:
                 where=str(path),
                 mend="name a private ssh key",
             )
+
+
+def note(anchor: Anchor, workspace: Path) -> None:
+    """Keep an anchor as a git note of the workspace's commit, under refs/notes/labassist. Raises CodeError."""
+    from labassist.ledger.gitcmd import open_repository, run_git
+
+    repo = open_repository(workspace)
+    env = {"GIT_DIR": str(repo.git_dir), "GIT_WORK_TREE": str(repo.top)}
+    known = run_git(repo.top, "var", "GIT_COMMITTER_IDENT", env=env)[0] == 0
+    identity = () if known else FALLBACK_IDENTITY
+    words = ("notes", "--ref=labassist", "append", "-m", anchor.line, "HEAD")
+    status, _out, err = run_git(repo.top, *identity, *words, env=env)
+    if status:
+        raise CodeError(f"the note cannot be written: {err.strip()}", where=str(repo.top))
 
 
 def is_in(anchor: Anchor, entries: Sequence[Entry]) -> bool:
