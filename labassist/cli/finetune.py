@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from labassist.cli.parsing import Subparsers
 
+JOB = "finetune/merge"
+"""What a merge is called in the ledger."""
+
 
 def register(sub: Subparsers) -> None:
     """Add the commands of this group."""
@@ -38,6 +41,8 @@ def merge(args: argparse.Namespace) -> int:
     from labassist.cli import runs
     from labassist.errors import InputError
     from labassist.finetune.merge import find_adapter
+    from labassist.runs.follow import Interrupts
+    from labassist.runs.launch import launch
     from labassist.runs.resume import last_checkpoint
 
     workspace, ledger = runs.opened(args)
@@ -59,7 +64,10 @@ def merge(args: argparse.Namespace) -> int:
     args.rest += ["--base", args.base] if args.base else []
     args.out, args.job, args.mode, args.sets = [str(out)], None, "exact", []
     args.profile = args.config = args.card = args.seed = args.threads = None
-    return runs.run(args)
+    plan = runs.plan(args, workspace)
+    plan.job = JOB
+    with Interrupts() as interrupts:
+        return runs.started(args, ledger, launch(workspace, ledger, plan, interrupts.defer), interrupts)
 
 
 def export_script(args: argparse.Namespace) -> int:

@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
     workspace, ledger = opened(args)
     wanted = plan(args, workspace)
     with Interrupts() as interrupts:
-        return _started(args, ledger, launch(workspace, ledger, wanted, interrupts.defer), interrupts)
+        return started(args, ledger, launch(workspace, ledger, wanted, interrupts.defer), interrupts)
 
 
 def plan(args: argparse.Namespace, workspace: Workspace) -> Plan:
@@ -219,10 +219,10 @@ def resume(args: argparse.Namespace) -> int:
         where = f" of run {resumed.origin.run}"
         none = " (no checkpoint was complete)" if resumed.origin.step == 0 else ""
         say(f"resumed from step {resumed.origin.step}{where}{none}")
-        return _started(args, ledger, resumed.run, interrupts)
+        return started(args, ledger, resumed.run, interrupts)
 
 
-def _started(args: argparse.Namespace, ledger: Ledger, run_id: str, interrupts: Interrupts) -> int:
+def started(args: argparse.Namespace, ledger: Ledger, run_id: str, interrupts: Interrupts) -> int:
     """Follow the run that was just started, print its record, and return the trainer's status."""
     from labassist.cli.ledger import summary
     from labassist.cli.output import emit, say
