@@ -123,7 +123,7 @@ def shown(app: LabApp) -> str:
     return "\n".join("".join(segment.text for segment in strip).rstrip() for strip in strips)
 
 
-async def until(pilot: Pilot[int], app: LabApp, *texts: str, deadline: float = float(os.environ.get("D", 30))) -> str:
+async def until(pilot: Pilot[int], app: LabApp, *texts: str, deadline: float = 30.0) -> str:
     """Wait until the screen shows every text, and return it."""
     end = time.monotonic() + deadline
     while True:

@@ -25,7 +25,7 @@ STORM = 30
 
 SCREENS = [
     (),
-    ("r",),
+    pytest.param(("r",), marks=pytest.mark.slow),
     ("l", "space", "down", "d"),
     pytest.param(("r", "2"), marks=pytest.mark.slow),
     pytest.param(("l",), marks=pytest.mark.slow),

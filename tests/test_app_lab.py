@@ -162,7 +162,14 @@ def test_a_lab_with_an_error_is_named_with_its_line_and_the_others_work(workspac
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize("fault", ["hangs", "crashes", "syntax"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "hangs",
+        pytest.param("crashes", marks=pytest.mark.slow),
+        pytest.param("syntax", marks=pytest.mark.slow),
+    ],
+)
 def test_a_check_that_hangs_or_crashes_leaves_the_screen_alive(workspace: Workspace, fault: str) -> None:
     body = {
         "hangs": "    import time\n    time.sleep(1000)\n",

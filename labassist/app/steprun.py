@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from labassist.app.app import LabApp
 
 
+COMMAND = "step"
+"""Key of a step's command that is neither a run nor a replay, while it goes on."""
+
+
 class StepRun:
     """One step's run as the lab's screen follows it."""
 
@@ -58,14 +62,15 @@ class StepRun:
             self.starting = False
             app.replay(run)
         else:
-            app.desk.errands.ask("step", *words)
+            app.desk.errands.ask(COMMAND, *words)
 
 
 def _fits(run: Mapping[str, Any], wanted: dict[str, Any]) -> bool:
-    """Say whether a live run is what a step asks for: its job, or a replay."""
+    """Say whether a live run is what a step asks for: its job, a replay, or one that its command starts."""
     if wanted["words"][0] == "replay":
         return bool(run.get("replay_of"))
-    return run["job"] == wanted["job"] and not run.get("replay_of")
+    named = run["job"] == wanted["job"] or (not wanted["job"] and run["job"] in wanted["words"])
+    return named and not run.get("replay_of")
 
 
 def _named(name: str, runs: RunsChanged | None) -> str:

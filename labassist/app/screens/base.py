@@ -102,7 +102,9 @@ class LabScreen(Screen[Any]):
         """Hear now, or when this screen is in front again: Textual would repaint all for a screen behind."""
         if self.app.screen is self and self._stands():
             self.hear(message)
-        elif isinstance(message, (messages.RunGrew, messages.RunGone, messages.Answered)):
+        elif isinstance(message, (messages.RunGrew, messages.RunGone, messages.Answered, messages.Notice)):
+            if isinstance(message, messages.Notice):
+                self._missed = [one for one in self._missed if not isinstance(one, messages.Notice)]
             self._missed.append(message)  # a curve must not miss points while the help is read
 
     def _stands(self) -> bool:

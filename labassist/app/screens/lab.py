@@ -14,10 +14,11 @@ from textual.widget import Widget
 from labassist.app import actions, coursefacts, messages, words
 from labassist.app.actions import LAB
 from labassist.app.editor import edit
+from labassist.app.labkeys import labelled, offered
 from labassist.app.labstate import LabState
 from labassist.app.markdown import drawn
 from labassist.app.screens.base import LabScreen
-from labassist.app.steprun import StepRun
+from labassist.app.steprun import COMMAND, StepRun
 from labassist.app.where import Source
 from labassist.app.widgets.pager import Pager
 from labassist.app.widgets.prompt import Prompt
@@ -93,50 +94,14 @@ class StepScreen(LabScreen):
 
     def can(self, action: str) -> bool:
         """Offer what the step has, in the order in which it is done."""
-        step, readonly = self.step, bool(self.lab.runs and self.lab.runs.readonly)
-        if action in ("back", "help", "commands", "where", "ledger", "machine", "jobs"):
-            return True
-        if step is None:
-            return False
-        guessing = self.state.guessing
-        if action == "guess":
-            return guessing and not readonly
-        if action == "run_or_stop":
-            free = self._run.alive or not (guessing or readonly or self._run.starting)
-            return step["run"] is not None and free
-        if action == "check":
-            return not guessing and step["kind"] not in ("read", "predict")
-        if action == "hint":
-            return bool(step["hints"]["total"])
-        if action == "edit":
-            return step["edit"] is not None
-        if action == "copy":
-            return step["run"] is not None
-        if action == "open":
-            return bool(self._run.id)
-        if action == "next":
-            return bool(step["kind"] == "read" or step["standing"] == "done")
-        if action == "text":
-            return bool(self._run.id) or step["check"] is not None
-        if action == "previous":
-            return self.state.at > 0
-        return action != "read" or bool(self._run.id)
+        readonly = bool(self.lab.runs and self.lab.runs.readonly)
+        return offered(action, self.state, self._run, readonly=readonly, commanding=self._commanding)
 
     def label(self, action: actions.Action) -> str:
         """Say what the key does to this step now."""
-        step = self.step
-        if step is None:
-            return action.label
-        if action.name == "run_or_stop":
-            return "stop run" if self._run.alive else "run again" if self._run.id else "run"
         if action.name == "check" and self._checking:
             return "give the check up"
-        if action.name == "hint":
-            return f"hint ({len(step['hints']['taken'])} of {step['hints']['total']})"
-        if action.name == "next":
-            read = "" if step["standing"] == "done" else "read, "
-            return read + ("back to the course" if self.state.on_last else "next")
-        return action.label
+        return labelled(action, self.state, self._run, commanding=self._commanding)
 
     def key_names(self, action: actions.Action) -> str:
         """The letters of the options are the keys of a guess."""
@@ -146,6 +111,11 @@ class StepScreen(LabScreen):
     def sources(self) -> list[Source]:
         """Return where the step's values and its run's numbers come from."""
         return self.state.sources() + self._run.progress.sources()
+
+    @property
+    def _commanding(self) -> bool:
+        """Whether a step's command goes on that is more than one run."""
+        return self.lab.desk.errands.busy(COMMAND)
 
     @property
     def _work(self) -> StepWork:
@@ -201,17 +171,18 @@ class StepScreen(LabScreen):
         self.lab.desk.errands.ask(command, command, self.state.place, *words, *language)
 
     def _answered(self, message: messages.Answered) -> None:
-        if message.key not in ("lab", "check", "hint", "step"):
+        if message.key not in ("lab", "check", "hint", COMMAND):
             return
         if message.key == "check":
             self._checking = 0.0
+        if message.key == COMMAND:
+            self._run.starting = False
         then_on, self._then_on = self._then_on, False
         if message.problem:
             self._problem = "" if self.state.steps else message.problem
             self.notice([("! ", "bad"), (message.problem, "plain")])
-        elif message.key == "step":
-            self._run.starting = False
-            self._ask("lab")
+        elif message.key == COMMAND:
+            self._ended()
         elif message.key == "hint":
             self._hinted(message.document)
         else:
@@ -257,6 +228,8 @@ class StepScreen(LabScreen):
 
     def _follow(self, run: str) -> None:
         self._run.follow(run)
+        if not self._commanding:
+            self.notice([])
         self._work.chart.clear()
         self.lab.follow(afresh=self.watching)
         self.show_all()
@@ -317,7 +290,12 @@ class StepScreen(LabScreen):
     def action_run_or_stop(self) -> None:
         """Start the step's run, or ask the live one for its end."""
         step = self.step
-        if self._run.alive:
+        if self._commanding:
+            self.lab.desk.errands.drop(COMMAND)
+            self._run.starting = False
+            self.notice([("the command was given up; a run that it started goes on", "plain")])
+            self.refresh_lines()
+        elif self._run.alive:
             self.lab.desk.end(self._run.id)
         elif step is not None:
             self._run.starting = True
