@@ -57,9 +57,9 @@ class StepRun:
     def begin(self, app: LabApp, words: list[str]) -> None:
         """Start what a step asks for, by the words of its command."""
         if words[0] in ("run", "resume"):
+            self.starting = True
             app.desk.begin(*words)
         elif words[0] == "replay" and (run := _named(words[1], app.runs)):
-            self.starting = False
             app.replay(run)
         else:
             app.desk.errands.ask(COMMAND, *words)

@@ -177,13 +177,18 @@ class LabScreen(Screen[Any]):
             return fitted([*taking, [("esc", "key"), (" leave the line", "plain")]], width, "   ")
         parts: list[Line] = [
             [(self.key_names(action), "key"), (f" {self.label(action)}", "plain")]
-            for action in actions.on(self.NAME)
+            for action in sorted(actions.on(self.NAME), key=lambda one: one.name != self.foremost)
             if action.listed and self.can(action.method)
         ]
         last = parts[-2:]
         kept = sum(len(text) for part in last for text, _ in part) + 3 * len(last)
         first = fitted(parts[:-2], width - kept, "   ")
         return fitted([first, *last] if first else last, width, "   ")
+
+    @property
+    def foremost(self) -> str:
+        """The action that the bottom line begins with; empty: in the order of the registry."""
+        return ""
 
     @property
     def typing(self) -> str:

@@ -103,6 +103,11 @@ class StepScreen(LabScreen):
             return "give the check up"
         return labelled(action, self.state, self._run, commanding=self._commanding)
 
+    @property
+    def foremost(self) -> str:
+        """Where a step is done, going on is what to do now."""
+        return "next" if self.step and self.step["standing"] == "done" else ""
+
     def key_names(self, action: actions.Action) -> str:
         """The letters of the options are the keys of a guess."""
         letters = " ".join(self.state.options) if action.name == "guess" else ""
@@ -175,8 +180,6 @@ class StepScreen(LabScreen):
             return
         if message.key == "check":
             self._checking = 0.0
-        if message.key == COMMAND:
-            self._run.starting = False
         then_on, self._then_on = self._then_on, False
         if message.problem:
             self._problem = "" if self.state.steps else message.problem
@@ -292,13 +295,11 @@ class StepScreen(LabScreen):
         step = self.step
         if self._commanding:
             self.lab.desk.errands.drop(COMMAND)
-            self._run.starting = False
             self.notice([("the command was given up; a run that it started goes on", "plain")])
             self.refresh_lines()
         elif self._run.alive:
             self.lab.desk.end(self._run.id)
         elif step is not None:
-            self._run.starting = True
             self.notice([(f"starting {step['run']['line']} …", "plain")])
             self._run.begin(self.lab, step["run"]["words"])
             self.refresh_lines()
