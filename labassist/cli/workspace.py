@@ -49,11 +49,13 @@ def new(args: argparse.Namespace) -> int:
         "jobs": jobs,
         "notes": made.notes,
     }
-    steps = [f"cd {shlex.quote(args.folder)}", *(f"labassist run {job} --profile tiny" for job in jobs[:1])]
     emit(
         document,
         args.json,
-        lambda: f"made the workspace {made.workspace.root}\nnext: {' && '.join(steps)}",
+        lambda: (
+            f"made the workspace {made.workspace.root}\n"
+            f"next: cd {shlex.quote(args.folder)} && labassist      (by commands: labassist lab 01)"
+        ),
     )
     return 0
 
