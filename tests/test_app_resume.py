@@ -328,7 +328,7 @@ def test_a_run_is_proved_and_ablated_from_its_checkpoint(workspace: Workspace) -
         await pilot.press("escape", "b")
         screen = await until(pilot, app, "data position", "differs at", "+", deadline=400)
         await pilot.press("down", "down")
-        await until(pilot, app, "Adam, without moments")
+        await until(pilot, app, "then Adam, without", "warms up again")
         assert app.screen.query_one(ChartView).chart.names == ["uninterrupted", "optimizer"]
 
     play(workspace, script)

@@ -37,13 +37,17 @@ STEPS = (
     ("config", ("3",), "#page", "optim.lr"),
     ("lineage", ("5",), "#page", "BITWISE"),
     ("where", ("w",), "#whole", "ledger"),
-    ("ledger", ("escape", "l"), "#keys", "/ find"),
+    ("ledger", ("escape", "l"), "#keys", "enter open"),
     ("compare", ("space", "down", "space", "d"), "#page", "the same"),
     ("audit", ("escape", "a"), "#list", "checked"),
     ("machine", ("escape", "m"), "#list", "Host"),
     ("help", ("question_mark",), "#keys", "esc back"),
     ("jobs", ("escape", "escape", "escape", "escape", "escape", "s"), "#keys", "enter run"),
     ("profiles", ("colon", *"01-first-loop/train", "enter"), "#keys", "enter start"),
+    ("plan", ("escape", "escape", "p"), "#answer", "FITS"),
+    ("plan-full", ("down", "left", "left"), "#answer", "DOES NOT FIT"),
+    ("checkpoints", ("escape", "c"), "#head", "EXACT"),
+    ("prove", ("down", "down", "p"), "#said", "BITWISE"),
 )
 PATIENCE_S = 300.0
 
