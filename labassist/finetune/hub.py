@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import importlib.util
 import json
 import os
-import shutil
 import sys
 import threading
 from pathlib import Path
@@ -26,7 +26,7 @@ WANTED = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.
 LEFT = ("consolidated*", "training_args*", "labassist-*")
 """Files of the same weights in another layout, and what a training left."""
 
-PLAN = "labassist-plan.json"
+PLAN = "labassist-model.plan.json"
 """In a folder that is being filled: what the hub said it will hold."""
 
 SIGNS_OF_LIFE_S = 5.0
@@ -67,12 +67,10 @@ def download(name: str, root: Path, revision: str, say: Say) -> Model:
     Raises InputError where the hub cannot be reached (which files are missing, how to bring them otherwise), the
     model is gated or unknown, or the disk is too small for it.
     """
-    try:
-        from huggingface_hub import hf_hub_download
-    except ImportError:
+    if importlib.util.find_spec("huggingface_hub") is None:
         raise InputError(
             "huggingface_hub is not installed", where="hub", mend="pip install 'labassist[train]'"
-        ) from None
+        )
     store = models.store(root)
     plan = _ask(name, revision, store)
     folder = store / f"{_slug(name)}--{plan['revision'][:12]}"
@@ -95,12 +93,10 @@ def download(name: str, root: Path, revision: str, say: Say) -> Model:
         for number, file in enumerate(sorted(plan["files"], key=lambda one: plan["files"][one]), 1):
             if not _whole(partial / file, plan["files"][file]):
                 say(f"file {number} of {len(plan['files'])}: {file} ({plan['files'][file] / 1e6:,.0f} MB)")
-                _fetch(hf_hub_download, name, file, plan, partial)
+                _fetch(name, file, plan, partial)
     finally:
         stop.set()
         teller.join()
-    shutil.rmtree(partial / ".cache", ignore_errors=True)
-    (partial / PLAN).unlink()
     asked = revision or "main"
     facts = {
         "source": f"hub {name}@{asked}",
@@ -108,14 +104,14 @@ def download(name: str, root: Path, revision: str, say: Say) -> Model:
         "licence": plan["licence"],
     }
     say("every file is here; computing their digests")
-    models.described(name, partial, partial, facts)
+    _verify(models.described(name, partial, partial, facts), plan)
+    (partial / PLAN).unlink()
     partial.rename(folder)
     return models.described(name, folder, folder, facts)
 
 
 def _ask(name: str, revision: str, store: Path) -> dict[str, Any]:
     """Return what the hub says: the commit, each wanted file's size, the licence. Raises InputError."""
-    import httpx
     from huggingface_hub import HfApi
     from huggingface_hub import errors as hub
 
@@ -131,7 +127,7 @@ def _ask(name: str, revision: str, store: Path) -> dict[str, Any]:
         raise InputError(f"has no revision {revision!r}", where=name, mend="leave --revision out") from None
     except hub.RepositoryNotFoundError:
         raise InputError("no such model there, or it is private", where=name, mend="check its name") from None
-    except (hub.OfflineModeIsEnabled, hub.HfHubHTTPError, httpx.HTTPError, OSError) as error:
+    except (hub.HTTPError, OSError) as error:  # the client's own base class, whichever client it is
         lacking = _lacking(store, name) or ["config.json", "tokenizer.json", "*.safetensors"]
         endpoint = os.environ.get("HF_ENDPOINT", "the hub")
         off = "HF_HUB_OFFLINE is set" if isinstance(error, hub.OfflineModeIsEnabled) else _short(error)
@@ -150,24 +146,52 @@ def _ask(name: str, revision: str, store: Path) -> dict[str, Any]:
         raise InputError(
             "has no safetensors there", where=name, mend="choose a model whose weights are safetensors"
         )
+    digests = {one.rfilename: one.lfs.sha256 for one in told.siblings or [] if one.lfs}
     card = told.card_data
     licence = str((card.get("license") if card else None) or "")
-    return {"revision": str(told.sha), "files": files, "licence": licence}
+    return {
+        "revision": str(told.sha),
+        "files": files,
+        "sha256": {file: digest for file, digest in digests.items() if file in files},
+        "licence": licence,
+    }
 
 
-def _fetch(get: Any, name: str, file: str, plan: dict[str, Any], partial: Path) -> None:
-    import httpx
+def _fetch(name: str, file: str, plan: dict[str, Any], partial: Path) -> None:
+    """Bring one file, going on with what an earlier download has left of it."""
     from huggingface_hub import errors as hub
+    from huggingface_hub import hf_hub_url
+    from huggingface_hub.file_download import http_get
+    from huggingface_hub.utils import build_hf_headers
 
+    size, part = plan["files"][file], partial / f"{file}.part"
     try:
-        get(name, file, revision=plan["revision"], local_dir=partial)
-    except (hub.HfHubHTTPError, hub.LocalEntryNotFoundError, httpx.HTTPError, OSError) as error:
+        with part.open("r+b" if part.exists() else "wb") as target:
+            # Not hf_hub_download: it begins each file anew in every process.
+            url = hf_hub_url(name, file, revision=plan["revision"])
+            have = target.seek(0, os.SEEK_END)
+            http_get(url, target, resume_size=have, headers=build_hf_headers(), expected_size=size)
+        part.replace(partial / file)
+    except (hub.HTTPError, OSError) as error:
         lacking = [one for one, size in plan["files"].items() if not _whole(partial / one, size)]
         raise InputError(
             f"the download was cut ({_short(error)}); missing: {_some(lacking)}",
             where=name,
             mend="run the same command again: what is there stays, and it goes on from there",
         ) from None
+
+
+def _verify(model: Model, plan: dict[str, Any]) -> None:
+    """Raise InputError where a file is not what the hub says it is; that file is brought again the next time."""
+    brought = models.read_manifest(model.manifest)["files"]
+    wrong = [file for file, digest in plan["sha256"].items() if brought[file]["sha256"] != digest]
+    for file in wrong:
+        (model.folder / file).unlink()
+    if wrong:
+        model.manifest.unlink()
+        raise InputError(
+            f"arrived damaged: {_some(wrong)}", where=model.name, mend="run the same command again"
+        )
 
 
 def _tell(partial: Path, total: int, say: Say, stop: threading.Event) -> None:
