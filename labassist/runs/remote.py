@@ -51,18 +51,20 @@ class Remote:
             return '"$HOME"' + (shlex.quote(self.path[1:]) if len(self.path) > 1 else "")
         return shlex.quote(self.path)
 
-    def run(self, script: str, stdin: bytes | IO[bytes] | int = b"") -> bytes:
+    def run(self, script: str, stdin: bytes | IO[bytes] = b"") -> bytes:
         """Run a shell script there and return its output. Raises LedgerError with what it complained of."""
         words = [*command(), self.host, script]
         try:
-            given = {"input": stdin} if isinstance(stdin, bytes) else {"stdin": stdin}
-            done = subprocess.run(words, capture_output=True, check=False, **given)  # type: ignore[call-overload]
+            done: subprocess.CompletedProcess[bytes] = (
+                subprocess.run(words, capture_output=True, check=False, input=stdin)
+                if isinstance(stdin, bytes)
+                else subprocess.run(words, capture_output=True, check=False, stdin=stdin)
+            )
         except FileNotFoundError as error:
             raise LedgerError("there is no ssh program here", mend="install openssh-client") from error
         if done.returncode:
             raise self.failed(done.returncode, done.stderr)
-        out: bytes = done.stdout
-        return out
+        return done.stdout
 
     def stream(self, script: str, stdin: bytes, take: Callable[[IO[bytes]], None]) -> None:
         """Run a shell script there and hand its output to `take` as it comes. Raises LedgerError."""
