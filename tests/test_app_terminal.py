@@ -176,7 +176,7 @@ def test_resizing_to_little_and_back(folder: Path, workspace: Workspace) -> None
     with terminal(folder, workspace.root, APP) as shown:
         shown.wait("enter open", "Welcome")
         shown.resize(60, 15)
-        shown.wait("01 The first", "enter open", "q quit")
+        shown.wait("01 The first loop", "enter open", "q quit")
         shown.resize(30, 8)
         shown.wait("needs 40 by 10 cells")
         shown.resize(160, 50)

@@ -30,7 +30,7 @@ COLUMNS = (
     Column("wk", 5),
     Column("lab", 0),
     Column("what it is about", 60, wide=True),
-    Column("needs", 19),
+    Column("needs", 19, least=70),
     Column("done", 5, right=True),
     Column("time", 6, right=True),
 )

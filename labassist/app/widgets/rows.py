@@ -28,6 +28,8 @@ class Column:
     right: bool = False
     wide: bool = False
     """Shown only where the list has at least `WIDE` cells."""
+    least: int = 0
+    """Shown only where the list has at least so many cells."""
 
 
 WIDE = 96
@@ -229,7 +231,7 @@ class Rows(Widget, can_focus=True):
         shown = [
             (column, piece)
             for column, piece in zip(self.columns, pieces, strict=False)
-            if width >= WIDE or not column.wide
+            if width >= (WIDE if column.wide else column.least)
         ]
         fixed = sum(column.width for column, _ in shown) + len(shown) - 1 + len(mark)
         segments = [Segment(mark, self._style("key", here))]
