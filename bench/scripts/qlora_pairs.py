@@ -28,8 +28,9 @@ WARM_UP = 24
 ADD = lag.Pieces.add
 
 
-SIDES = ("with", "without")
-PARTS = ("with", "without", "no file", "no digest", "no values")
+SIDES = ("with", "without", "again")
+"""`again` is without the recording too: what the ratio of `without` to it shows is noise."""
+PARTS = (*SIDES, "no file", "no digest", "no values")
 """What `--parts` compares: all of the recording, none, and all but one of its parts."""
 
 
@@ -105,7 +106,7 @@ class Pairs(transformers.TrainerCallback):
 
     def set(self, side: str) -> None:
         """Make the recording what the next step's side says."""
-        off = side == "without"
+        off = side in ("without", "again")
         self.recording._over = off
         for name, (plain, recorded) in self.wrapped.items():
             setattr(self.trainer, name, plain if off else recorded)
@@ -117,24 +118,31 @@ class Pairs(transformers.TrainerCallback):
         lag.Pieces.add = (lambda *_: None) if side == "no digest" else ADD
 
     def told(self) -> dict[str, object]:
-        """Return throughput with the recording over that without: the median of pairs of neighbouring steps.
+        """Return throughput with the recording over that without, and what of it is noise.
 
-        `low` and `high` bound 95% of the medians of resampled pairs; `own_ms` is the recording's own time by part.
+        `noise` is the same comparison of steps without the recording among themselves. `own_ms` is the time that
+        passes inside the recording, whatever it waits for, by part: their sum over a step is `own_share`.
         """
         times = {side: [seconds for one, seconds in self.steps if one == side] for side in self.sides}
-        pairs = [b / a for a, b in zip(times["with"], times["without"], strict=False)]
-        draw = random.Random(0)
-        again = sorted(statistics.median(draw.choices(pairs, k=len(pairs))) for _ in range(2000))
+        own = {name: 1000 * statistics.median(some) for name, some in self.own.items()}
+        step = statistics.median(times["without"])
         return {
-            "ratio": statistics.median(pairs),
-            "low": again[50],
-            "high": again[1950],
-            "pairs": len(pairs),
+            **ratio(times["with"], times["without"]),
+            "noise": ratio(times["again"], times["without"]),
             "step_s": {side: statistics.median(some) for side, some in times.items()},
-            "own_ms": {name: 1000 * statistics.median(some) for name, some in self.own.items()},
+            "own_ms": own,
+            "own_share": sum(own.values()) / 1000 / step,
             "own_ms_most": {name: 1000 * max(some) for name, some in self.own.items()},
             "steps": [[side, round(seconds, 4)] for side, seconds in self.steps],
         }
+
+
+def ratio(with_: list[float], without: list[float]) -> dict[str, float]:
+    """Return the median ratio of neighbouring steps; `low` and `high` bound 95% of the medians of resampled pairs."""
+    pairs = [b / a for a, b in zip(with_, without, strict=False)]
+    draw = random.Random(0)
+    again = sorted(statistics.median(draw.choices(pairs, k=len(pairs))) for _ in range(2000))
+    return {"ratio": statistics.median(pairs), "low": again[50], "high": again[1950], "pairs": len(pairs)}
 
 
 def main() -> None:

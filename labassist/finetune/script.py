@@ -196,7 +196,7 @@ def _arguments(document: dict[str, Any], c: dict[str, Any]) -> dict[str, Any]:
         "output_dir": f"outputs/{document['id']}",
         "max_length": c["length"],
         "per_device_train_batch_size": c["batch"],
-        "per_device_eval_batch_size": 4 * c["batch"],
+        "per_device_eval_batch_size": c["batch"] if c["checkpointing"] else 4 * c["batch"],
         "gradient_accumulation_steps": c["accumulate"],
         "max_steps": c["steps"],
         "learning_rate": c["optim.lr"],

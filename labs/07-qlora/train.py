@@ -80,7 +80,8 @@ def arguments(order: record.Order, c: dict[str, Any], gpu: bool) -> Any:
     settings = {
         "max_length": c["length"],
         "per_device_train_batch_size": c["batch"],
-        "per_device_eval_batch_size": 4 * c["batch"],  # without a backward there is room for more
+        # Without a backward there is room for more rows, but for their logits where memory is short.
+        "per_device_eval_batch_size": c["batch"] if c["checkpointing"] else 4 * c["batch"],
         "gradient_accumulation_steps": c["accumulate"],
         "max_steps": c["steps"],
         "learning_rate": o["lr"],
