@@ -37,7 +37,7 @@ def without(lab: Path, name: str, line: str) -> str:
 
 
 def test_a_killed_run_is_proved_bit_for_bit(lab: Path) -> None:
-    found = answer("ckpt", "prove", *JOB, "--kill", cwd=lab)
+    found = answer("ckpt", "prove", *JOB, "--kill", cwd=lab, deadline=600)
     assert found["verdict"] == "BITWISE"
     assert found["culprit"] is None and found["first_difference"] is None
     assert found["compared"]["steps"] == 60 and found["compared"]["tensors"] > 20
@@ -52,7 +52,7 @@ def test_a_killed_run_is_proved_bit_for_bit(lab: Path) -> None:
 
 @pytest.mark.fault
 def test_a_run_whose_machine_goes_away_is_proved_bit_for_bit(lab: Path) -> None:
-    found = answer("ckpt", "prove", *JOB, "--vanish", cwd=lab)
+    found = answer("ckpt", "prove", *JOB, "--vanish", cwd=lab, deadline=600)
     assert found["verdict"] == "BITWISE"
     gone = answer("show", found["runs"]["interrupted"], cwd=lab)
     assert gone["state"] == "lost" and "exit" not in gone and "signal" not in gone
@@ -60,7 +60,9 @@ def test_a_run_whose_machine_goes_away_is_proved_bit_for_bit(lab: Path) -> None:
 
 @pytest.mark.parametrize("how", [(), ("--kill",)])
 def test_several_interruptions_are_proved_as_one(lab: Path, how: tuple[str, ...]) -> None:
-    found = answer("ckpt", "prove", *JOB, "--at", "12", "--at", "24", "--at", "36", *how, cwd=lab)
+    found = answer(
+        "ckpt", "prove", *JOB, "--at", "12", "--at", "24", "--at", "36", *how, cwd=lab, deadline=600
+    )
     assert found["verdict"] == "BITWISE" and found["compared"]["steps"] == 60
     begun = [one["resumed_from"] for one in found["interruptions"]]
     assert begun == sorted(set(begun)) and len(begun) == 3
@@ -80,7 +82,7 @@ def test_a_job_that_keeps_less_diverges_and_the_culprit_is_named(
     lab: Path, name: str, line: str, culprit: str, resumed_step: int, series: str
 ) -> None:
     job = without(lab, name, line)
-    found = answer("ckpt", "prove", job, *JOB[1:], "--at", "25", cwd=lab, status=4)
+    found = answer("ckpt", "prove", job, *JOB[1:], "--at", "25", cwd=lab, deadline=600, status=4)
     assert found["verdict"] == "DIVERGED"
     assert found["culprit"] == culprit
     first = found["first_difference"]
@@ -94,7 +96,7 @@ def test_a_job_that_keeps_less_diverges_and_the_culprit_is_named(
 
 
 def test_an_ablation_shows_what_each_state_is_worth(lab: Path) -> None:
-    found = answer("ckpt", "ablate", *JOB, "--at", "30", cwd=lab)
+    found = answer("ckpt", "ablate", *JOB, "--at", "30", cwd=lab, deadline=600)
     rows = {row["state"]: row for row in found["states"]}
     assert list(rows) == [None, "model", "optimizer", "scheduler", "scaler", "rng", "data_position"]
     assert rows[None]["verdict"] == "BITWISE"
@@ -126,7 +128,7 @@ def test_an_ablation_shows_what_each_state_is_worth(lab: Path) -> None:
 
 
 def test_one_state_can_be_asked_for_and_the_answer_read(lab: Path) -> None:
-    done = labassist("ckpt", "ablate", *JOB, "--drop", "rng", cwd=lab)
+    done = labassist("ckpt", "ablate", *JOB, "--drop", "rng", cwd=lab, deadline=600)
     assert "rng" in done.stdout and "(nothing)" in done.stdout and "optimizer" not in done.stdout
     assert "BITWISE" in done.stdout and "DIVERGED" in done.stdout
 
