@@ -79,3 +79,27 @@ def test_with_the_line_it_replays_and_resumes_after_sigkill_bit_for_bit(lab: Pat
     with Ledger.open(lab / "ledger") as ledger:
         seeds = ledger.objects.get_json(whole["randomness"])["seeds"]
     assert (seeds["by"], seeds["seed"], seeds["model_before"]) == ("labassist", 1337, False)
+
+
+def test_an_evaluation_leaves_the_gradients_of_four_bit_layers() -> None:
+    """Where a CPU has AVX512-BF16 the stock layer loses them without an error; elsewhere there is nothing to mend."""
+    import bitsandbytes
+    import torch
+
+    from labassist.record.trainer_mends import keep_differentiable
+
+    def gradient(*, mended: bool) -> torch.Tensor | None:
+        torch.manual_seed(0)
+        layer = bitsandbytes.nn.Linear4bit(64, 64, bias=False, compute_dtype=torch.bfloat16, quant_type="nf4")
+        model = torch.nn.Sequential(layer.to("cpu"))
+        count = keep_differentiable(model) if mended else 0
+        assert count in (0, 1) and bool(count) == (mended and repacks)
+        given = torch.ones(2, 64, dtype=torch.bfloat16, requires_grad=True)
+        with torch.no_grad():
+            model.eval()(given.detach())
+        model.train()(given).sum().backward()
+        return given.grad
+
+    repacks = bitsandbytes.nn.modules.has_avx512bf16()
+    assert gradient(mended=True) is not None
+    assert (gradient(mended=False) is None) == repacks
