@@ -17,4 +17,4 @@ class Pace(NamedTuple):
 
 
 NORMAL = Pace(0.5, 0.9, 0.25)
-SLOW = Pace(2.0, 9.0, 4.0)
+SLOW = Pace(3.0, 9.0, 6.0)
