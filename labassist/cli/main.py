@@ -9,11 +9,24 @@ import sys
 from collections.abc import Sequence
 
 import labassist
-from labassist.cli import ckpt, course, curve, data, finetune, home, ledger, plan, runs, store, workspace
+from labassist.cli import (
+    ckpt,
+    course,
+    curve,
+    data,
+    doctor,
+    finetune,
+    home,
+    ledger,
+    plan,
+    runs,
+    store,
+    workspace,
+)
 from labassist.cli.parsing import Parser, UsageError, common
 from labassist.errors import LabError
 
-GROUPS = (workspace, course, runs, ledger, curve, store, home, ckpt, plan, data, finetune)
+GROUPS = (workspace, doctor, course, runs, ledger, curve, store, home, ckpt, plan, data, finetune)
 """The command groups, in the order of the help."""
 
 BROKEN_PIPE = 141
