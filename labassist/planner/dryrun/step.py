@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from labassist.planner.dryrun import attention
 from labassist.planner.dryrun.allocator import reserved
-from labassist.planner.dryrun.casts import CudaCasts
+from labassist.planner.dryrun.casts import cuda_casts
 from labassist.planner.dryrun.count import LiveBytes
 from labassist.planner.dryrun.head import ChunkedLoss
 
@@ -28,7 +28,7 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
     `request` is `labassist.planner.dry.request`'s document.
     """
     counter = LiveBytes()
-    with FakeTensorMode(allow_non_fake_inputs=True), counter, CudaCasts():
+    with FakeTensorMode(allow_non_fake_inputs=True), counter, cuda_casts():
         model = _build(request)
         for tensor in [*model.parameters(), *model.buffers()]:
             counter.take(tensor.data)
