@@ -56,21 +56,24 @@ def measured_learn(found: Evidence) -> Measured:
 
 
 def merge(found: Evidence) -> list[Criterion]:
-    trained = found.run("learn")
     merges = found.runs(MERGE)
     if not merges:
         raise Missing("nothing was merged yet", run="labassist merge @last --out outputs/merged")
     run = merges[0]
-    _folder, manifest = found.checkpoint(trained)
-    adapter = manifest["files"]["adapter_model.safetensors"]["sha256"]
-    given = {one["name"]: one["sha256"] for one in run["inputs"]}.get("adapter", "")
+    given = next((one for one in run["inputs"] if one["name"] == "adapter"), {"sha256": "", "split": {}})
+    trained = next((one for one in found.runs("sft") if one["id"] == given["split"].get("run")), None)
+    adapter, whose = "", "of a finished run of 07-qlora/sft"
+    if trained is not None:
+        _folder, manifest = found.checkpoint(trained)
+        adapter = manifest["files"]["adapter_model.safetensors"]["sha256"]
+        whose = f"{adapter[:12]}…, the last checkpoint of {short(trained)}"
     made = [one["sha256"] for one in run["outputs"] if one["sha256"]]
     return [
         Criterion(
             "the adapter is the one that was trained",
-            given == adapter,
-            f"{adapter[:12]}…, the last checkpoint of {short(trained)}",
-            f"{given[:12]}…" if given else "none",
+            bool(adapter) and given["sha256"] == adapter,
+            whose,
+            f"{given['sha256'][:12]}…" if given["sha256"] else "none",
             f"inputs of {short(run)}",
         ),
         Criterion(
