@@ -63,7 +63,10 @@ class Health:
                 else f", best {value(self._best[0])} at step {self._best[1]:,}"
             )
             second.append(((", " if second else "") + text, "plain"))
-        return [line for line in (first, second) if line]
+        idle: Line = (
+            [(f"{marks.alarm} ", "warn"), (document["idle"][-1], "plain")] if document.get("idle") else []
+        )
+        return [line for line in (first, idle, second) if line]
 
     def _loss(self, step: int, loss: float) -> None:
         if not math.isfinite(loss):

@@ -149,11 +149,17 @@ def summary(document: dict[str, Any]) -> str:
         for name, value in document.get("last", {}).items()
         if name in ("loss", "val_loss")
     ]
-    lines.append("  ".join([steps, *values, f"{document.get('seconds', 0):.1f} s"]))
+    money = (
+        [f"{document['cost']:.2f} {document.get('currency', '')}".rstrip()] if document.get("cost") else []
+    )
+    lines.append("  ".join([steps, *values, f"{document.get('seconds', 0):.1f} s", *money]))
     if document.get("reason"):
         lines.append(f"  {document['reason']}")
     if document.get("health"):
         lines.append(f"  unhealthy: {document['health']}")
+    lines += [f"  {notice}" for notice in document.get("idle", [])]
+    if document.get("on_end_failed"):
+        lines.append(f"  the command at its end failed: {document['on_end_failed']}")
     return "\n".join(lines)
 
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from labassist.runs.follow import Interrupts
     from labassist.runs.jobs import Job
     from labassist.runs.launch import Plan
+    from labassist.runs.terms import Terms
     from labassist.workspace import Workspace
 
 
@@ -61,6 +62,7 @@ def register(sub: Subparsers) -> None:
         metavar="PATH",
         help="a file the command makes, compared by a replay",
     )
+    _terms_options(parser)
 
     parser = command(
         sub,
@@ -75,6 +77,7 @@ def register(sub: Subparsers) -> None:
     )
     parser.add_argument("--detach", action="store_true", help="print the run's id and return at once")
     parser.add_argument("--note", default="", metavar="TEXT", help="a note kept with the run")
+    _terms_options(parser)
 
     parser = command(
         sub, "stop", stop, help="ask a run for a checkpoint and its end", example="labassist stop @last"
@@ -90,6 +93,32 @@ def register(sub: Subparsers) -> None:
     command(sub, "attach", attach, help="list live runs", example="labassist attach")
 
 
+def _terms_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("money").add_argument
+    add("--price", metavar="P", help="what an hour of this machine costs, in your price table's currency")
+    add("--max-hours", type=float, metavar="H", help="stop with a checkpoint after so many hours")
+    add("--max-cost", type=float, metavar="C", help="stop with a checkpoint when so much is spent")
+    add(
+        "--on-end",
+        metavar="CMD",
+        help="a shell command to run when it has ended: $LABASSIST_RUN, $LABASSIST_STATE, $LABASSIST_REASON",
+    )
+
+
+def _terms(args: argparse.Namespace, workspace: Workspace, before: dict[str, Any] | None = None) -> Terms:
+    """Return the price and the limits that a command line gives."""
+    from labassist.runs.terms import terms
+
+    return terms(
+        workspace.root,
+        price=args.price,
+        max_hours=args.max_hours,
+        max_cost=args.max_cost,
+        on_end=args.on_end,
+        before=before,
+    )
+
+
 def run(args: argparse.Namespace) -> int:
     """Start a run and, unless detached, follow it to its end."""
     from labassist.runs.follow import Interrupts
@@ -97,6 +126,7 @@ def run(args: argparse.Namespace) -> int:
 
     workspace, ledger = opened(args)
     wanted = plan(args, workspace)
+    wanted.terms = _terms(args, workspace)
     with Interrupts() as interrupts:
         return started(args, ledger, launch(workspace, ledger, wanted, interrupts.defer), interrupts)
 
@@ -213,7 +243,15 @@ def resume(args: argparse.Namespace) -> int:
 
     workspace, ledger = opened(args)
     with Interrupts() as interrupts:
-        resumed = go_on(workspace, ledger, args.run, args.sets, args.note, committing=interrupts.defer)
+        resumed = go_on(
+            workspace,
+            ledger,
+            args.run,
+            args.sets,
+            args.note,
+            terms=lambda before: _terms(args, workspace, before),
+            committing=interrupts.defer,
+        )
         for note in resumed.notes:
             say(f"note: {note}")
         where = f" of run {resumed.origin.run}"

@@ -6,6 +6,7 @@ changed since, it is called stale.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -20,6 +21,7 @@ from labassist.course.model import Criterion, Lab, Measured, Standing, Step
 from labassist.errors import InputError
 from labassist.ledger.records import CriterionLine, Mark, Outcome
 from labassist.ledger.store import Ledger
+from labassist.runs.terms import spent
 
 PAUSE_S = 30 * 60.0
 """A longer gap between two things that a learner did was a break, not work."""
@@ -246,9 +248,11 @@ def locked(step: Step, marks: Marks) -> bool:
 def _lab(course: Course, ledger: Ledger, lab: Lab, marks: Marks) -> LabStanding:
     steps = tuple(_step(course, ledger, lab, step, _of(marks, lab, step)) for step in lab.steps)
     times = [mark.time for mark in marks if mark.lab == lab.id]
+    money = 0.0
     for run in noted.runs_of_lab(ledger, lab.id):
         times += [str(run.get("created", "")), str(run.get("ended", ""))]
-    return LabStanding(lab, steps, _worked(times) / 3600, 0.0)
+        money += spent(run, time.time())
+    return LabStanding(lab, steps, _worked(times) / 3600, money)
 
 
 def _step(course: Course, ledger: Ledger, lab: Lab, step: Step, marks: Marks) -> StepStanding:

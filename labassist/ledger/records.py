@@ -180,6 +180,19 @@ class Run(msgspec.Struct, omit_defaults=True):
     tokens_per_s: float = 0.0
     last: dict[str, Any] = {}
     """Last value of each series (loss, lr, grad_norm, val_loss …)."""
+    price: float = 0.0
+    """What an hour of its machine cost; 0: not said."""
+    currency: str = ""
+    cost: float = 0.0
+    """At its end: price x hours."""
+    max_hours: float = 0.0
+    max_cost: float = 0.0
+    """The limits at which the supervisor asked for a checkpoint and the end; 0: none."""
+    on_end: str = ""
+    """A command that was run when the record was closed."""
+    on_end_failed: str = ""
+    idle: list[str] = []
+    """Times when a GPU of the run did nothing for minutes."""
     health: str = ""
     """Empty while healthy; else what is wrong, as `loss is nan at step 41`."""
     seals: str = ""

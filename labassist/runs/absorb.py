@@ -211,6 +211,8 @@ class Absorber:
             run["last"] = {name: curves.encode(value) for name, value in self.last.items()}
             run["health"] = self.health
             run["seals"] = seals
+            if run.get("price"):
+                run["cost"] = round(run["price"] * run["seconds"] / 3600, 4)
             run["outputs"] = self._outputs(run.get("outputs", []))
             return {key: value for key, value in run.items() if value not in ("", [], {}, None)}
 
@@ -241,6 +243,7 @@ class Absorber:
 
     def _outcome(self, end: dict[str, Any], vanished: str) -> dict[str, Any]:
         asked = life.stop_asked(self.folder)
+        why = life.stop_reason(self.folder)
         status, number = end.get("exit"), end.get("signal")
         if self.finish is not None and number is not None and asked:
             number, status = None, 0  # it had finished, and the request caught it on its way out
@@ -250,22 +253,22 @@ class Absorber:
             return {
                 "state": "stopped",
                 "signal": number,
-                "reason": "stopped before it could take a checkpoint",
+                "reason": f"{why}: stopped before it could take a checkpoint",
             }
         if number is not None:
             return {"state": "failed", "signal": number, "reason": f"killed by signal {number}"}
         if status and asked and self.finish is not None:
             # A launcher of several ranks (torchrun) says 1 when it was asked to stop and they all did.
-            return {"state": "stopped", "exit": status, "reason": f"asked to stop, exit status {status}"}
+            return {"state": "stopped", "exit": status, "reason": f"{why}, exit status {status}"}
         if status:
             trouble = f"; its end could not be written: {end['trouble']}" if "trouble" in end else ""
             return {"state": "failed", "exit": status, "reason": f"exit status {status}{trouble}"}
         if self.finish is not None and self.finish["why"] == "stop":
             own = self.health and not asked
-            reason = f"stopped itself: {self.health}" if own else "asked to stop"
+            reason = f"stopped itself: {self.health}" if own else why
             return {"state": "stopped", "exit": 0, "reason": reason}
         if self.finish is None and asked:
-            return {"state": "stopped", "exit": 0, "reason": "asked to stop"}
+            return {"state": "stopped", "exit": 0, "reason": why}
         return {"state": "finished", "exit": 0, "reason": ""}
 
     def _curve_seals(self, upto: int | None = None) -> Iterator[tuple[str, Seal]]:

@@ -26,6 +26,7 @@ from labassist.ledger.store import Ledger, new_run_id
 from labassist.record.environment import environment_for
 from labassist.runs import artifacts, life
 from labassist.runs.absorb import now
+from labassist.runs.terms import Terms
 from labassist.workspace import Workspace
 
 PROTOCOL = 1
@@ -68,6 +69,8 @@ class Plan:
     cwd: str = "."
     script: Path | None = None
     """The program of a command, where it is a file: kept even if git ignores it or does not know it."""
+    terms: Terms = field(default_factory=Terms)
+    """Price, limits and what is done at the end."""
     started: bool = False
     """The trainer runs already, with the environment that it has: it enlists itself."""
 
@@ -164,6 +167,7 @@ def describe(
         resumed_from=plan.resumed_from,
         dropped=plan.drop,
         replay_of=plan.replay_of,
+        **plan.terms.document(),
     )
     order = {
         "protocol": PROTOCOL,
@@ -182,6 +186,8 @@ def describe(
         "cwd": str(root / plan.cwd),
         "env": changes,
     }
+    if plan.terms.document():
+        order["terms"] = plan.terms.document()
     return record, order
 
 

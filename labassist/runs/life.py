@@ -19,7 +19,7 @@ from typing import Any, Literal
 from labassist.errors import LedgerError
 
 STOP = "stop"
-"""An empty file in the run folder: somebody asked the run for a checkpoint and its end."""
+"""A file in the run folder: somebody asked the run for a checkpoint and its end. It may say why."""
 
 Life = Literal["alive", "over", "unseen"]
 
@@ -105,16 +105,18 @@ def pids(folder: Path) -> dict[str, int]:
     return content
 
 
-def ask_to_stop(folder: Path) -> bool:
+def ask_to_stop(folder: Path, why: str = "") -> bool:
     """Ask the run in `folder` for a checkpoint and its end. False when it was not alive.
 
     The request is a file, so it holds however young the run is and whoever supervises it later: the
-    supervisor looks for it and keeps the grace time. Raises LedgerError when it cannot be written.
+    supervisor looks for it and keeps the grace time. `why` is kept where nobody asked before. Raises LedgerError when it cannot be written.
     """
     if not held(folder / "alive"):
         return False
     try:
-        (folder / STOP).touch()
+        with open(folder / STOP, "a") as file:
+            if why and not file.tell():
+                file.write(why)
     except OSError as error:
         raise LedgerError(
             f"cannot ask the run to stop: {error.strerror}", where=str(folder / STOP)
@@ -125,6 +127,14 @@ def ask_to_stop(folder: Path) -> bool:
 def stop_asked(folder: Path) -> bool:
     """Say whether somebody asked the run to stop."""
     return (folder / STOP).exists()
+
+
+def stop_reason(folder: Path) -> str:
+    """Return why the run was asked to stop, in a few words."""
+    try:
+        return (folder / STOP).read_text() or "asked to stop"
+    except OSError:
+        return "asked to stop"
 
 
 def kill(folder: Path) -> None:

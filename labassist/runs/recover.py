@@ -14,7 +14,7 @@ from pathlib import Path
 
 from labassist.ledger.environment import machine
 from labassist.ledger.store import Ledger
-from labassist.runs import life
+from labassist.runs import ending, life
 from labassist.runs.absorb import Absorber, iso
 from labassist.runs.launch import spawn_supervisor
 
@@ -71,6 +71,7 @@ def _close(ledger: Ledger, run_id: str, folder: Path) -> str:
         )
     finally:
         os.close(lock)
+    ending.spawn(ledger, run_id)
     word = document["state"]
     hint = f"; go on with: labassist resume {run_id}" if word == "lost" else ""
     return f"closed run {run_id} as {word} at step {document['step']}{hint}"

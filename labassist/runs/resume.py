@@ -22,6 +22,7 @@ from labassist.runs.command import command_script
 from labassist.runs.jobs import load_job
 from labassist.runs.launch import Plan, launch
 from labassist.runs.preflight import preflight
+from labassist.runs.terms import Terms
 from labassist.workspace import Workspace
 
 
@@ -43,12 +44,13 @@ def resume(
     note: str = "",
     drop: Sequence[str] = (),
     stop_after: int | None = None,
+    terms: Callable[[dict[str, Any]], Terms] = lambda _document: Terms(),
     committing: Callable[[], None] = lambda: None,
 ) -> Resumed:
     """Start the segment that goes on from run `name` and return it.
 
     `drop` names states of the checkpoint to leave out on purpose (an ablation), `stop_after` the step after
-    which it saves and stops. Without any complete checkpoint a job starts again from step 0; a command without one is not resumed.
+    which it saves and stops; `terms` makes price and limits from the record of the run. Without any complete checkpoint a job starts again from step 0; a command without one is not resumed.
     Raises InputError for that, and when the run's trainer still lives; LedgerError when there is no such run.
     """
     document = ledger.find(name)
@@ -74,6 +76,7 @@ def resume(
         plan = _job_plan(workspace, document, sets, notes)
     plan.note, plan.resumed_from, plan.resume_path, plan.drop = note, origin, path, list(drop)
     plan.stop_after = stop_after
+    plan.terms = terms(document)
     started = launch(workspace, ledger, plan, committing)
     current = ledger.run(started)
     if current and current["code"]["digest"] != document["code"]["digest"]:

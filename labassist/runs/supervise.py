@@ -23,9 +23,10 @@ import psutil
 
 from labassist.errors import LabError
 from labassist.ledger.store import Ledger
-from labassist.runs import life
+from labassist.runs import ending, life
 from labassist.runs.absorb import Absorber, now
 from labassist.runs.launch import ARGV
+from labassist.runs.meter import Meter
 
 GRACE_S = 60.0
 """Seconds between the request to stop and the kill, unless LABASSIST_GRACE says otherwise."""
@@ -150,8 +151,9 @@ def _watch(
 ) -> int:
     folder = ledger_folder / "runs" / run_id
     ledger = Ledger.open(ledger_folder)
-    workspace = Path(json.loads((folder / "order.json").read_text())["root"])
-    absorber = Absorber(ledger, run_id, workspace)
+    order = json.loads((folder / "order.json").read_text())
+    absorber = Absorber(ledger, run_id, Path(order["root"]))
+    meter = Meter(ledger, run_id, order)
     trouble = ""
     while life.held(folder / "alive"):
         if child is not None:
@@ -159,6 +161,7 @@ def _watch(
         try:
             stop.serve(folder)
             absorber.poll()
+            meter.poll()
             os.utime(folder / "supervised")
         except (LabError, OSError) as error:
             # A full disk, most likely. The trainer's own files are what counts; try again, and say it once.
@@ -168,7 +171,9 @@ def _watch(
         time.sleep(_POLL_S)
     if child is not None:
         child.wait()
+    meter.close()
     absorber.finalise(vanished="the trainer vanished without an exit status")
+    ending.after(ledger, run_id)
     return 0
 
 
