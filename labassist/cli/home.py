@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from labassist.cli import exports
+
 if TYPE_CHECKING:
     from labassist.cli.parsing import Subparsers
 
@@ -22,7 +24,8 @@ def register(sub: Subparsers) -> None:
         "export",
         export,
         help="hand runs to another ledger or tool",
-        example="labassist export @last --to bundle -o run.tar\nlabassist export --all --to bundle -o everything.tar",
+        example="labassist export @last --to bundle -o run.tar\nlabassist export @last --to html -o run.html\n"
+        "labassist export --all --to csv -o tables",
     )
     parser.add_argument("runs", nargs="*", metavar="RUN", help="id, unique prefix, @last or @-2")
     parser.add_argument("--to", required=True, choices=tuple(FORMATS), help="what to make")
@@ -121,7 +124,14 @@ def _script(args: argparse.Namespace) -> int:
     return export_script(args)
 
 
-FORMATS: dict[str, Callable[[argparse.Namespace], int]] = {"bundle": _bundle, "script": _script}
+FORMATS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "bundle": _bundle,
+    "html": exports.html,
+    "csv": exports.csv,
+    "ro-crate": exports.ro_crate,
+    "mlflow": exports.mlflow,
+    "script": _script,
+}
 """What `export --to` takes, and who writes it."""
 
 
