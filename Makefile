@@ -26,7 +26,7 @@ test: .venv/stamp-loop,dev lint
 
 # The slow tests use the real training stack, terminals and sshd. What comes late on a busy machine gets a
 # second run of its own; what is wrong fails twice.
-test-all: test .venv/stamp-train,formats,dev
+test-all: test .venv/stamp-train,formats,mlflow,crate,dev
 	@$(BIN)/python -m pytest -q -m slow || $(BIN)/python -m pytest -q -m slow --last-failed
 
 lint: .venv/stamp-loop,dev
