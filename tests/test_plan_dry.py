@@ -122,7 +122,7 @@ STEPS: list[tuple[str, dict[str, Any]]] = [
         {"method": "full", "seq": 512, "batch": 4, "trainer": "loop", "loss": "full", "checkpointing": False},
     ),
     # The stock trainer's autocast, with blocks computed again and without.
-    ("gpt2", {"method": "full", "seq": 512, "batch": 4, "loss": "full"}),
+    ("gpt2", {"method": "full", "seq": 1024, "batch": 16, "optim": "adamw_torch_fused"}),
     ("gpt2", {"method": "full", "seq": 512, "batch": 8, "checkpointing": False}),
     ("smollm2-360m", {"method": "lora", "seq": 1024, "batch": 1, "attention": "eager"}),
 ]

@@ -48,8 +48,9 @@ def block(plan: Plan) -> Block:
         copies += 2 * sum(count for _, count in a.adapters(plan.lora_r, plan.lora_targets))
     # The MLP's backward starts it: the gradients of the output, of the product and of its two factors, when the
     # input of the last projection is gone already. A 4-bit weight is dequantised before, one at a time.
-    factors = 3 if a.gated else 2
-    backward = tokens * (a.hidden * r + factors * a.ffn * c - _last_input(plan))
+    # GPT-2's product and factors are fp32 under CUDA's autocast.
+    factors = 3 * c if a.gated else 3 * 4 if plan.autocast else 2 * c
+    backward = tokens * (a.hidden * r + factors * a.ffn - _last_input(plan))
     if plan.method == "lora" and plan.autocast and a.matrices[-1] in a.targeted(plan.lora_targets):
         # The pair of the last projection: the product, its fp32 copy and that after dropout.
         backward = max(backward, tokens * a.ffn * (c + 4 + (4 if plan.lora_dropout else 0)))
