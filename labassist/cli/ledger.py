@@ -157,6 +157,7 @@ def summary(document: dict[str, Any]) -> str:
         lines.append(f"  {document['reason']}")
     if document.get("health"):
         lines.append(f"  unhealthy: {document['health']}")
+    lines += [f"  warning: {warning}" for warning in document.get("warnings", [])]
     lines += [f"  {notice}" for notice in document.get("idle", [])]
     if document.get("on_end_failed"):
         lines.append(f"  the command at its end failed: {document['on_end_failed']}")

@@ -193,6 +193,8 @@ class Run(msgspec.Struct, omit_defaults=True):
     on_end_failed: str = ""
     idle: list[str] = []
     """Times when a GPU of the run did nothing for minutes."""
+    warnings: list[str] = []
+    """What a person should know, in lines: an inexact resume, settings that changed, a second trainer."""
     health: str = ""
     """Empty while healthy; else what is wrong, as `loss is nan at step 41`."""
     seals: str = ""

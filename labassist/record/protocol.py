@@ -123,6 +123,12 @@ class Order:
             self.write_event("input", {**values, "split": dict(split or {})})
         return path
 
+    def warn(self, line: str) -> None:
+        """Say one line on standard error, and keep it with the run, where there is one. Raises LedgerError."""
+        if rank() == 0:
+            print(f"labassist: {line}", file=sys.stderr)
+            self.write_event("warning", {"line": line})
+
     def write_event(self, event: str, values: Mapping[str, Any], *, durable: bool = False) -> None:
         """Append one line to this rank's event file; nothing without a run folder. Raises LedgerError."""
         if self.folder is None:

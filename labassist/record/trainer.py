@@ -253,6 +253,11 @@ class Recording:
             mends=self.mends,
         )
         self._lagged = lag.Lagged(self._recorder)
+        args = self.trainer.args
+        if args.save_only_model and args.save_strategy != "no":
+            self.order.warn(
+                "its checkpoints hold the model only: a resume cannot be exact. Mend: save_only_model=False"
+            )
 
     def _must_stop(self, step: int) -> bool:
         """Say whether this update is the last."""

@@ -106,15 +106,16 @@ class Sealer:
 
 def _states(files: set[str]) -> dict[str, str]:
     """Return which of the six states the files hold; the data position follows from the step."""
-    names = {name.rsplit("/", 1)[-1] for name in files}
+    # FSDP's parts lie in folders `optimizer_0` and `pytorch_model_fsdp_0`, DeepSpeed's in `global_step<N>`.
+    names = {part for name in files for part in name.split("/")}
 
     def one(absent: str, *beginnings: str) -> str:
         return "present" if any(name.startswith(beginnings) for name in names) else absent
 
     return {
         "model": one("absent", "model", "adapter_model", "pytorch_model"),
-        "optimizer": one("absent", "optimizer."),
-        "scheduler": one("absent", "scheduler."),
+        "optimizer": one("absent", "optimizer.", "optimizer_", "global_step"),
+        "scheduler": one("absent", "scheduler.", "global_step"),
         "scaler": one("not_applicable", "scaler."),
         "rng": one("absent", "rng_state"),
         "data_position": "derived" if "trainer_state.json" in names else "absent",

@@ -61,6 +61,8 @@ class Absorber:
                     self._hello(event)
                 case "input":
                     self._input(event)
+                case "warning":
+                    self._warn(event["line"])
                 case "checkpoint":
                     self._checkpoint(event["step"], event["path"], event["curve"], event.get("rng", ""))
                 case "finish":
@@ -119,6 +121,13 @@ class Absorber:
             return run
 
         self._change("hello", change)
+
+    def _warn(self, line: str) -> None:
+        def change(run: dict[str, Any]) -> dict[str, Any]:
+            known = run.get("warnings", [])
+            return run if line in known else {**run, "warnings": [*known, line]}
+
+        self._change("warning", change)
 
     def _input(self, event: dict[str, Any]) -> None:
         path = Path(event["path"])

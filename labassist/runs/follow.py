@@ -80,6 +80,7 @@ def follow(
                 served = 2
                 line.say("killing the run")
             life.kill(folder)
+        line.warn()
         line.draw()
 
     document = _until_closed(ledger, run_id, each)
@@ -118,6 +119,8 @@ class LiveLine:
         self._first: tuple[int, float] | None = None
         self._spoke = 0.0
         self._drawn = ""
+        self._warned = set(self._warnings())
+        """Whoever starts a run says what is known by then."""
 
     def draw(self) -> None:
         """Redraw when something changed; off a terminal, a plain line every few seconds."""
@@ -136,6 +139,16 @@ class LiveLine:
         elif time.monotonic() - self._spoke > _PLAIN_EVERY_S:
             self._spoke = time.monotonic()
             print(text, file=self._out, flush=True)
+
+    def warn(self) -> None:
+        """Say what the run's trainer warned of since."""
+        for warning in self._warnings():
+            if warning not in self._warned:
+                self._warned.add(warning)
+                self.say(f"warning: {warning}")
+
+    def _warnings(self) -> list[str]:
+        return list((self._ledger.run(self._run_id) or {}).get("warnings", []))
 
     def say(self, text: str) -> None:
         """Print a line of its own above the live one."""

@@ -71,6 +71,8 @@ class Plan:
     """The program of a command, where it is a file: kept even if git ignores it or does not know it."""
     terms: Terms = field(default_factory=Terms)
     """Price, limits and what is done at the end."""
+    warnings: list[str] = field(default_factory=list)
+    """What is known already that a person should know; kept with the run."""
     started: bool = False
     """The trainer runs already, with the environment that it has: it enlists itself."""
 
@@ -167,6 +169,7 @@ def describe(
         resumed_from=plan.resumed_from,
         dropped=plan.drop,
         replay_of=plan.replay_of,
+        warnings=plan.warnings,
         **plan.terms.document(),
     )
     order = {

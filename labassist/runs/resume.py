@@ -15,7 +15,7 @@ from labassist.ledger import secrets
 from labassist.ledger.environment import machine
 from labassist.ledger.records import Origin, why_gone
 from labassist.ledger.store import Ledger
-from labassist.record.inspect import committed, folder_of, inspect
+from labassist.record.inspect import committed, folder_of, inspect, read_manifest
 from labassist.runs import config as job_config
 from labassist.runs import life
 from labassist.runs.command import command_script
@@ -24,6 +24,15 @@ from labassist.runs.launch import Plan, launch
 from labassist.runs.preflight import preflight
 from labassist.runs.terms import Terms
 from labassist.workspace import Workspace
+
+_CONSEQUENCES = {
+    "model": "the weights start anew",
+    "optimizer": "the optimizer starts anew",
+    "scheduler": "the learning rate starts anew",
+    "scaler": "the loss scale starts anew",
+    "rng": "dropout and augmentation draw other numbers",
+    "data_position": "the data starts anew",
+}
 
 
 @dataclass
@@ -77,6 +86,9 @@ def resume(
     plan.note, plan.resumed_from, plan.resume_path, plan.drop = note, origin, path, list(drop)
     plan.stop_after = stop_after
     plan.terms = terms(document)
+    if lacking := _lacking(ledger, origin):
+        plan.warnings.append(lacking)
+        notes.append(lacking)
     started = launch(workspace, ledger, plan, committing)
     current = ledger.run(started)
     if current and current["code"]["digest"] != document["code"]["digest"]:
@@ -148,6 +160,19 @@ def last_checkpoint(ledger: Ledger, document: dict[str, Any], notes: list[str]) 
     if came_from and came_from["step"]:
         return Origin(**came_from), checkpoint_folder(ledger, came_from["run"], came_from["step"])
     return Origin(run_id, 0), None
+
+
+def _lacking(ledger: Ledger, origin: Origin) -> str:
+    """Say which states the checkpoint of `origin` was saved without, and what follows; empty where it has all."""
+    place = committed(ledger.run_folder(origin.run)).get(origin.step)
+    states = read_manifest(place)["states"] if place is not None else {}
+    absent = [name for name in _CONSEQUENCES if states.get(name) == "absent"]
+    if not absent:
+        return ""
+    meaning = "; ".join(_CONSEQUENCES[name] for name in absent)
+    return (
+        f"not an exact resume: the checkpoint at step {origin.step} holds no {', '.join(absent)}: {meaning}"
+    )
 
 
 def _say_gone(ledger: Ledger, run_id: str, step: int, notes: list[str]) -> None:

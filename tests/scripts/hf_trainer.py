@@ -50,7 +50,8 @@ def main():
         output_dir=os.environ.get("OUTPUT", "out"), per_device_train_batch_size=4, max_steps=STEPS,
         gradient_accumulation_steps=2, logging_steps=20, save_steps=5, learning_rate=2e-3, report_to="none",
         use_cpu=True, disable_tqdm=True, warmup_steps=4, dataloader_num_workers=int("workers" in sys.argv),
-        save_total_limit=2 if "limit" in sys.argv else None,
+        save_total_limit=2 if "limit" in sys.argv else None, save_only_model="bare" in sys.argv,
+        weight_decay=float(os.environ.get("DECAY", "0")),
     )  # fmt: skip
     extra = [Kill()]
     if LINE == "callback":
