@@ -60,7 +60,7 @@ class _Crate:
     def document(self) -> dict[str, Any]:
         """Return the content of ro-crate-metadata.json."""
         jobs = ", ".join(dict.fromkeys(self._jobs))
-        root = {
+        root: dict[str, Any] = {
             "@id": "./",
             "@type": "Dataset",
             "name": f"Recorded runs: {jobs}",
@@ -104,7 +104,7 @@ class _Crate:
         self._jobs.append(run["job"])
         inside = Path("runs") / run_id
         results = self._results(one, inside)
-        action = {
+        action: dict[str, Any] = {
             "@id": f"#{run_id}",
             "@type": "CreateAction",
             "name": f"Run {run_id} of {run['job']}",
