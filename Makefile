@@ -22,7 +22,7 @@ demo: .venv/stamp-loop
 	@$(BIN)/labassist replay @last
 
 test: .venv/stamp-loop,dev lint
-	@$(BIN)/python -m pytest -q -m "not slow"
+	@$(BIN)/python -m pytest -q -m "not slow" --durations=30
 
 # The slow tests use the real training stack, terminals and sshd. What comes late on a busy machine gets a
 # second run of its own; what is wrong fails twice.
