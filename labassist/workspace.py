@@ -29,6 +29,15 @@ __pycache__/
 !/ledger/schema/
 """
 
+IGNORED = """\
+# labassist: recorded runs are results, not source.
+/.labassist/
+/ledger/*
+!/ledger/README.md
+!/ledger/schema/
+"""
+"""What a repository of somebody's own gets appended to its .gitignore."""
+
 FALLBACK_IDENTITY = ("-c", "user.name=labassist", "-c", "user.email=labassist@localhost")
 """Who commits where git knows nobody."""
 
@@ -92,7 +101,10 @@ class Workspace:
         raise InputError("no workspace here or in a folder above", where=str(here), mend=_MEND)
 
 
-_MEND = "make one with `labassist new DIR`, or name one with --workspace DIR"
+_MEND = (
+    "make one with `labassist new DIR` (in a repository of your own, `labassist new .` makes it one), "
+    "or name one with --workspace DIR"
+)
 
 
 def is_workspace(folder: Path) -> bool:
@@ -109,12 +121,16 @@ class Made:
     """The first commit, which holds every job file as it came."""
     notes: tuple[str, ...]
     """What a person should know: a fallback identity was used, the folder lies inside a repository."""
+    added: tuple[str, ...] = ()
+    """What a repository of the person's own was given, uncommitted; empty where the workspace is a new one."""
 
 
 def new(folder: str | Path) -> Made:
     """Make a workspace in `folder`, which must be empty or not exist, and commit it.
 
-    Raises InputError when the folder holds something, or there is no git. On any failure nothing is left.
+    The top folder of a repository becomes a workspace too: it gets a ledger and an empty labs/, and nothing is
+    committed. Raises InputError when the folder holds something else, or there is no git. On any failure
+    nothing is left.
     """
     root = Path(folder).expanduser().resolve()
     if root.exists() and not root.is_dir():
@@ -124,7 +140,7 @@ def new(folder: str | Path) -> Made:
             raise InputError(
                 "this is a workspace already", where=str(root), mend="work in it, or name another folder"
             )
-        raise InputError("this folder is not empty", where=str(root), mend="name one that does not exist yet")
+        return _adopt(root)
     if shutil.which("git") is None:
         raise InputError(
             "a workspace is a git repository, and there is no git program",
@@ -142,6 +158,59 @@ def new(folder: str | Path) -> Made:
             root.rmdir()
         raise
     return Made(Workspace(root), commit, notes)
+
+
+def _adopt(root: Path) -> Made:
+    """Make a repository of the person's own a workspace. Nothing is committed, and no file of theirs replaced."""
+    top = ""
+    if shutil.which("git"):
+        top = _git(root, "rev-parse", "--show-toplevel").stdout.strip()
+    if not top:
+        raise InputError(
+            "this folder is not empty",
+            where=str(root),
+            mend="name one that does not exist yet, or make this one a repository: git init",
+        )
+    if Path(top).resolve() != root:
+        raise InputError(
+            "this folder is not empty, and not the top of its repository",
+            where=str(root),
+            mend=f"name one that does not exist yet, or labassist new {top}",
+        )
+    for name in ("labs", "ledger"):
+        if os.path.lexists(root / name):
+            raise InputError(
+                f"this repository has a {name} of its own, where a workspace keeps "
+                + ("its jobs" if name == "labs" else "what was recorded"),
+                where=str(root / name),
+                mend="rename it, or make a workspace elsewhere: labassist new DIR",
+            )
+    source = content.root()
+    ignore = root / ".gitignore"
+    before = ignore.read_bytes() if ignore.exists() else None
+    pages = [
+        one for one in shipped(source) if one[0].parts[0] == "ledger" or one[0] == Path("labs/README.md")
+    ]
+    try:
+        for inside, path in pages:
+            (root / inside).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, root / inside)
+        with ignore.open("ab") as file:
+            file.write((b"\n" if before and not before.endswith(b"\n") else b"") + IGNORED.encode())
+    except BaseException:
+        for name in ("labs", "ledger"):
+            shutil.rmtree(root / name, ignore_errors=True)
+        if before is not None:
+            ignore.write_bytes(before)
+        else:
+            ignore.unlink(missing_ok=True)
+        raise
+    return Made(
+        Workspace(root),
+        "",
+        (),
+        ("labs/README.md", "ledger/", f"{len(IGNORED.splitlines())} lines of .gitignore"),
+    )
 
 
 def job_files(labs: Path) -> Iterator[Path]:

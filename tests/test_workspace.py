@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from command import answer, labassist
 
 from labassist import content
 from labassist.errors import InputError
@@ -173,3 +174,62 @@ def test_new_leaves_nothing_when_git_fails(tmp_path: Path, monkeypatch: pytest.M
             new(tmp_path / folder)
     assert not (tmp_path / "workspace").exists()
     assert list((tmp_path / "empty").iterdir()) == []
+
+
+def own_repository(root: Path) -> Path:
+    root.mkdir()
+    (root / "mk.py").write_text("open('made.txt', 'w').write('made')\n")
+    (root / ".gitignore").write_text("data/")  # without a newline at its end
+    git(root, "init", "--quiet")
+    git(root, "add", "--all")
+    git(root, "commit", "--quiet", "-m", "mine")
+    return root
+
+
+def test_a_repository_of_ones_own_becomes_a_workspace_and_records(tmp_path: Path) -> None:
+    root = own_repository(tmp_path / "own")
+    refused = labassist("run", "--", "python", "mk.py", cwd=root, status=2)
+    assert "`labassist new .` makes it one" in refused.stderr
+    head = git(root, "rev-parse", "HEAD")
+    done = labassist("new", ".", cwd=root)
+    assert "nothing is committed" in done.stdout and "labs/README.md, ledger/" in done.stdout
+    assert git(root, "rev-parse", "HEAD") == head
+    assert git(root, "diff", "--cached", "--name-only") == ""
+    assert (root / ".gitignore").read_text().startswith("data/\n# labassist")
+    untracked = git(root, "status", "--porcelain", "--untracked-files=all").splitlines()
+    assert {"M .gitignore", "?? labs/README.md", "?? ledger/README.md"} <= set(untracked)
+    assert all(" labs/" in line or " ledger/" in line or "gitignore" in line for line in untracked)
+    made = answer("run", "--out", "made.txt", "--", "python", "mk.py", cwd=root)
+    assert (made["state"], made["code"]["commit"]) == ("finished", head)
+    assert git(root, "status", "--porcelain", "--untracked-files=all").splitlines() == [
+        *untracked,
+        "?? made.txt",
+    ]
+    assert answer("replay", made["id"], cwd=root)["verdict"] == "BITWISE"
+    with pytest.raises(InputError, match="a workspace already"):
+        new(root)
+
+
+def test_a_repository_with_such_folders_and_a_folder_inside_one_are_refused(tmp_path: Path) -> None:
+    root = own_repository(tmp_path / "own")
+    (root / "ledger").write_text("my accounts")
+    with pytest.raises(InputError, match="has a ledger of its own"):
+        new(root)
+    (root / "ledger").unlink()
+    (root / "src").mkdir()
+    (root / "src" / "x.py").write_text("")
+    with pytest.raises(InputError, match=f"not the top of its repository.*labassist new {root}"):
+        new(root / "src")
+    assert git(root, "status", "--porcelain") == "?? src/"
+
+
+@pytest.mark.fault
+def test_a_repository_is_left_as_it_was_when_it_cannot_be_filled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = own_repository(tmp_path / "own")
+    monkeypatch.setattr("labassist.workspace.IGNORED", None)
+    with pytest.raises(AttributeError):
+        new(root)
+    assert git(root, "status", "--porcelain", "--ignored") == ""
+    assert (root / ".gitignore").read_text() == "data/"

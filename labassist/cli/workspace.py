@@ -18,9 +18,13 @@ def register(sub: Subparsers) -> None:
         "new",
         new,
         help="make a workspace: a git repository with the labs' job files and an empty ledger",
-        example="labassist new my-lab",
+        example="labassist new my-lab\nlabassist new .",
     )
-    parser.add_argument("folder", metavar="DIR", help="folder to make; it must be empty or not exist")
+    parser.add_argument(
+        "folder",
+        metavar="DIR",
+        help="folder to make, empty or not there yet; or the top of a repository of your own",
+    )
 
     command(
         sub,
@@ -48,15 +52,19 @@ def new(args: argparse.Namespace) -> int:
         "commit": made.commit,
         "jobs": jobs,
         "notes": made.notes,
+        "added": made.added,
     }
-    emit(
-        document,
-        args.json,
-        lambda: (
-            f"made the workspace {made.workspace.root}\n"
-            f"next: cd {shlex.quote(args.folder)} && labassist      (by commands: labassist lab 01)"
-        ),
+    text = (
+        f"made the workspace {made.workspace.root}\n"
+        f"next: cd {shlex.quote(args.folder)} && labassist      (by commands: labassist lab 01)"
     )
+    if made.added:
+        text = (
+            f"made the repository {made.workspace.root} a workspace: added {', '.join(made.added)}\n"
+            "nothing is committed; do that with: git add .gitignore labs ledger && git commit\n"
+            "next: labassist run -- python YOUR_SCRIPT.py      (labassist upgrade brings the course's jobs in)"
+        )
+    emit(document, args.json, lambda: text)
     return 0
 
 
