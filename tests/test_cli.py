@@ -102,7 +102,7 @@ def test_new_json(tmp_path: Path) -> None:
     result = run("new", "lab", "--json", cwd=tmp_path)
     document = json.loads(result.stdout)
     assert document["workspace"] == str(tmp_path / "lab")
-    assert set(document) == {"workspace", "commit", "jobs", "notes"}
+    assert set(document) == {"workspace", "commit", "jobs", "notes", "added"}
 
 
 def test_new_where_something_is(workspace: Workspace) -> None:
