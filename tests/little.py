@@ -1,6 +1,8 @@
 """A trainer of the standard library alone, with the real recorder and real checkpoints: a run takes half a second.
 
-Its model is one float and its generator one integer, so that it resumes exactly. `record(lab)` runs it.
+Its model is one float and its generator one integer, so that it resumes exactly. `record(lab)` runs it. In its
+environment, LITTLE_CRASH is a step after which it fails, LITTLE_ACKS a file that gets each step whose record() has
+returned, and LITTLE_BALLAST the bytes of a file in each checkpoint.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from labassist import record
 steps, every, pause = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
 poison = [int(word) for word in sys.argv[4:]]
 recorder = record.start(total_steps=steps)
+acks = os.environ.get("LITTLE_ACKS")
+acks = None if acks is None else os.open(acks, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 x, seed = 4.0, recorder.seed
 if recorder.resume:
     state = json.loads((recorder.resume / "state.json").read_text())
@@ -49,6 +53,8 @@ def save(step):
         "model.safetensors": durably(part / "model.safetensors", len(header).to_bytes(8, "little") + header + data),
         "state.json": durably(part / "state.json", json.dumps({"x": x, "seed": seed}).encode()),
     }
+    if os.environ.get("LITTLE_BALLAST"):
+        files["ballast.bin"] = durably(part / "ballast.bin", bytes(int(os.environ["LITTLE_BALLAST"])))
     tensors = {"model/x": hashlib.sha256(b"F64||" + data).hexdigest()}
     manifest = {"format": "labassist", "version": 1, "run": recorder.order.run, "step": step, "world_size": 1,
                 "states": {"model": "present", "rng": "present"}, "files": files, "tensors": tensors}
@@ -67,6 +73,8 @@ for step in range(recorder.step + 1, steps + 1):
     if step in poison:
         loss = struct.unpack(">d", bytes.fromhex("fff8000000000123"))[0]
     recorder.record(step, loss=loss, batch=f"{seed:016x}", **({"val_loss": x * x + 1} if step % every == 0 else {}))
+    if acks is not None:
+        os.write(acks, f"{step}\\n".encode())
     time.sleep(pause)
     if str(step) == os.environ.get("LITTLE_CRASH"):
         sys.exit(7)

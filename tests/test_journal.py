@@ -321,7 +321,7 @@ def test_sigkill_loses_nothing_acknowledged(tmp_path: Path) -> None:
 @pytest.mark.fault
 @pytest.mark.slow
 def test_sigkill_loses_nothing_acknowledged_often(tmp_path: Path) -> None:
-    kill_writers(tmp_path, 150)
+    kill_writers(tmp_path, 200)
 
 
 @pytest.mark.fault

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import io
 import os
@@ -58,22 +59,27 @@ def shared_copy(objects: Objects, sha: str, folder: Path) -> Path:
         return target
     partial = folder / f"{sha[:16]}.{uuid.uuid4().hex[:8]}.tmp"
     try:
-        unpack_package(objects, sha, partial)
-        if target.exists():
-            shutil.rmtree(target)
-        os.replace(partial, target)
+        folder.mkdir(parents=True, exist_ok=True)
+        # Of many runs that start at once, one makes it: a second would take away what the first begins to import.
+        with open(folder / f"{sha[:16]}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not _is_whole(target, sha):
+                unpack_package(objects, sha, partial)
+                if target.exists():
+                    shutil.rmtree(target)
+                os.replace(partial, target)
     except OSError as error:
-        if not _is_whole(target, sha):  # else another process put it there meanwhile
-            raise RestoreError(
-                f"the package cannot be put there: {error.strerror}", where=str(target)
-            ) from error
+        raise RestoreError(f"the package cannot be put there: {error.strerror}", where=str(target)) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return target
 
 
 def _is_whole(folder: Path, sha: str) -> bool:
-    return (folder / _NAME).is_dir() and hashlib.sha256(_pack(folder / _NAME)).hexdigest() == sha
+    try:
+        return (folder / _NAME).is_dir() and hashlib.sha256(_pack(folder / _NAME)).hexdigest() == sha
+    except FileNotFoundError:  # another process takes an altered copy away
+        return False
 
 
 def _pack(root: Path) -> bytes:
