@@ -10,6 +10,7 @@ import pytest
 from command import answer, labassist, run_folder, train
 
 from labassist.ledger.audit import audit
+from labassist.ledger.audit_answer import Audit
 from labassist.workspace import new
 
 pytestmark = pytest.mark.fault
@@ -108,3 +109,14 @@ def test_a_commit_that_is_gone_is_named(lab: Path) -> None:
     finally:
         shutil.move(lab / "gone", lab / ".git")
     assert "commit-" in done.stdout
+
+
+def test_folders_of_other_trainers_are_one_line_for_a_person_and_a_line_each_for_a_machine() -> None:
+    place = "runs/r/checkpoints/step-0000000{}.manifest.json"
+    lines = [f"{place.format(step)} (its folder out/checkpoint-{step} is gone)" for step in (1, 2, 3)]
+    lines += ["README.md", f"{place.format(4)} (run r2 wrote over its folder out/checkpoint-4)"]
+    found = Audit(not_covered=lines)
+    shown = [line for line in found.text().splitlines() if line.startswith("  ")]
+    assert shown[0] == "  README.md" and len(shown) == 2
+    assert "4 checkpoints in folders of their trainers: 3 deleted, 1 written over" in shown[1]
+    assert found.document()["not_covered"] == lines

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from command import answer, labassist, run_folder
 
+from labassist.cli.ledger import summary
 from labassist.workspace import new
 
 MAKE = """\
@@ -83,7 +84,7 @@ def test_a_command_with_a_recorder_is_replayed_by_its_curve(lab: Path) -> None:
         {"steps": 4, "series": 2, "tensors": 0},
     )
     refused = labassist("resume", made["id"], cwd=lab, status=2)
-    assert "finished all of its 4 steps" in refused.stderr
+    assert "finished all of its 4 steps" in refused.stderr and "--set" not in refused.stderr
 
 
 def test_exit_status_and_signal_are_kept(lab: Path) -> None:
@@ -165,3 +166,56 @@ def test_it_runs_in_the_folder_it_was_started_in(lab: Path) -> None:
     assert answer("replay", made["id"], cwd=lab)["verdict"] == "BITWISE"
     log = (run_folder(lab, made) / "log.txt").read_text()
     assert log == ""
+
+
+TOLD = """\
+import os, sys
+from labassist import record
+order = record.read_order()
+config = {"weight_decay": 0.1} if "DECAY" in os.environ else {}
+seeds = {"seed": 7, "by": "the script"}
+recorder = record.start(order=order, total_steps=4, config=config, seeds=seeds)
+for step in range(1, 5):
+    recorder.record(step, loss=1 / step - 0.01 * len(config), batch=record.digest([step]))
+recorder.finish(4)
+"""
+
+
+def test_a_setting_that_came_from_an_unrecorded_variable_is_named_as_the_cause(lab: Path) -> None:
+    (lab / "told.py").write_text(TOLD)
+    made = run(lab, "--", "python", "told.py", env={"DECAY": "0.1"})
+    assert made["config"] == {"weight_decay": 0.1}
+    replayed = answer("replay", made["id"], cwd=lab, status=4)
+    cause = replayed["likely_causes"][0]
+    assert cause.startswith("the configuration differs: weight_decay 0.1 / -; ") and "variable" in cause
+    assert answer("replay", made["id"], cwd=lab, env={"DECAY": "0.1"})["likely_causes"] == []
+    shown = labassist("show", made["id"], cwd=lab).stdout
+    assert "seeds.by  the script\nseeds.seed  7\n" in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "script", "file"),
+    [
+        ("reads.py", "open('private.txt')\nopen('read.txt', 'w').write('x')\n", "private.txt"),
+        ("reads.sh", "cp private.txt read.txt\n", "private.txt"),
+    ],
+)
+def test_a_replay_that_failed_says_so_and_names_the_file_that_git_ignores(
+    lab: Path, name: str, script: str, file: str
+) -> None:
+    (lab / name).write_text(script)
+    (lab / "private.txt").write_text("data")
+    (lab / ".git" / "info").mkdir(exist_ok=True)
+    (lab / ".git" / "info" / "exclude").write_text("private.txt\n")
+    made = run(lab, "--out", "read.txt", "--", "python" if name.endswith("py") else "sh", name)
+    replayed = answer("replay", made["id"], cwd=lab, status=4)
+    failed, mend = replayed["likely_causes"][:2]
+    assert failed.startswith("it failed in the replay: exit status 1; its last line: ")
+    assert "No such file or directory" in failed
+    assert mend.startswith(f"{file} is not in the replay's copy") and "read_order().input" in mend
+
+
+def test_more_steps_than_planned_are_not_shown_as_a_part_of_them() -> None:
+    document = {"id": "x", "job": "j", "mode": "exact", "state": "finished", "step": 9, "total_steps": 6}
+    assert "  step 9  " in summary(document)
+    assert "  step 9 of 12  " in summary({**document, "total_steps": 12})

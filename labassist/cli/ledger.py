@@ -142,7 +142,7 @@ def summary(document: dict[str, Any]) -> str:
     """Return a run in a few lines, as it is printed when a run has ended."""
     lines = [f"run {document['id']}  {document['job']}  {document['mode']}  {document['state']}"]
     steps = f"  step {document.get('step', 0)}"
-    if document.get("total_steps"):
+    if document.get("total_steps") and document["total_steps"] >= document.get("step", 0):
         steps += f" of {document['total_steps']}"
     values = [
         f"{name} {value:.4f}" if isinstance(value, float) else f"{name} {value}"
@@ -171,8 +171,14 @@ def show(args: argparse.Namespace) -> int:
 
     _workspace, ledger = opened(args)
     document = ledger.find(args.run)
-    emit(document, args.json, lambda: "\n".join(_pairs(document)))
+    emit(document, args.json, lambda: "\n".join([*_pairs(document), *_pairs(_seeds(ledger, document))]))
     return 0
+
+
+def _seeds(ledger: Ledger, document: dict[str, Any]) -> dict[str, Any]:
+    """Return who seeded what, as the run's trainer told; it is kept with the flags of its randomness."""
+    kept = ledger.objects.get_json(document["randomness"]) if document.get("randomness") else {}
+    return {"seeds": kept["seeds"]} if kept.get("seeds") else {}
 
 
 def _pairs(document: dict[str, Any], prefix: str = "") -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 from labassist.ledger.anchor import Anchor
 from labassist.ledger.problems import Problem
 from labassist.ledger.records import to_document
+from labassist.record.inspect import FOREIGN_SUFFIX
 
 
 @dataclass
@@ -49,7 +50,14 @@ class Audit:
             lines.append(f"  {problem.code}: {place}: {problem.message}")
         if self.not_covered:
             lines.append("not covered (no promise was made about these):")
-            lines += [f"  {path}" for path in self.not_covered]
+            theirs = [line for line in self.not_covered if FOREIGN_SUFFIX in line]
+            lines += [f"  {line}" for line in self.not_covered if line not in theirs]
+            if theirs:
+                gone = sum(line.endswith(" is gone)") for line in theirs)
+                lines.append(
+                    f"  {len(theirs)} checkpoints in folders of their trainers: {gone} deleted, "
+                    f"{len(theirs) - gone} written over by a later run (--json names each)"
+                )
         lines.append(f"head {self.head}")
         if self.anchor:
             lines.append(self.anchor.line)

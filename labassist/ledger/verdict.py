@@ -159,6 +159,23 @@ def _compare_tensors(tensors: tuple[Tensors, Tensors] | None) -> tuple[list[str]
     return differing, missing
 
 
+_PLACES = ("output_dir", "logging_dir", "run_name", "resume_from_checkpoint")
+"""Settings of a trainer that say where it writes or starts, not what it computes."""
+
+
+def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any], most: int = 4) -> str:
+    """Return `name before / now` of each setting that differs, `-` where one is at its default; empty: none."""
+    names = sorted(
+        name
+        for name in before.keys() | now.keys()
+        if name not in _PLACES and before.get(name) != now.get(name)
+    )
+    parts = [f"{name} {before.get(name, '-')} / {now.get(name, '-')}" for name in names[:most]]
+    if len(names) > most:
+        parts.append(f"and {len(names) - most} more")
+    return ", ".join(parts)
+
+
 def likely_cause(first: Mapping[str, Any]) -> str:
     """Say what a first difference points to (LEDGER: replay, verdict)."""
     series, at_start = first["series"], first["first_step"]

@@ -23,6 +23,7 @@ from labassist.errors import CheckpointError
 from labassist.ledger import curves, secrets
 from labassist.ledger.records import Checkpoint, Input, Kept, Seal, to_document
 from labassist.ledger.store import Ledger
+from labassist.ledger.verdict import changed_settings
 from labassist.record.inspect import committed, folder_of, inspect, manifest_file, read_manifest
 from labassist.record.protocol import file_sha256
 from labassist.runs import life
@@ -121,6 +122,23 @@ class Absorber:
             return run
 
         self._change("hello", change)
+        self._say_changed()
+
+    def _say_changed(self) -> None:
+        """Warn where a command goes on with other settings than the run that it goes on from."""
+        run = self.ledger.run(self.run_id) or {}
+        origin = run.get("resumed_from")
+        earlier = self.ledger.run(origin["run"]) if origin and run["kind"] == "command" else None
+        if not earlier or not earlier.get("total_steps"):
+            return  # nobody heard what that one's trainer was set to
+        before, here = (
+            {**one.get("config", {}), "total_steps": one["total_steps"]} for one in (earlier, run)
+        )
+        if changed := changed_settings(before, here):
+            self._warn(
+                f"it goes on with other settings than run {earlier['id']}: {changed}; the script reads them from "
+                "somewhere that is not recorded (an environment variable?): set them again"
+            )
 
     def _warn(self, line: str) -> None:
         def change(run: dict[str, Any]) -> dict[str, Any]:
@@ -269,6 +287,8 @@ class Absorber:
         if status and asked and self.finish is not None:
             # A launcher of several ranks (torchrun) says 1 when it was asked to stop and they all did.
             return {"state": "stopped", "exit": status, "reason": f"{why}, exit status {status}"}
+        if status == 130 and self.finish is not None and self.finish["why"] == "stop":
+            return {"state": "stopped", "exit": status, "reason": "stopped by ctrl-c"}
         if status:
             trouble = f"; its end could not be written: {end['trouble']}" if "trouble" in end else ""
             return {"state": "failed", "exit": status, "reason": f"exit status {status}{trouble}"}

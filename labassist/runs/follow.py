@@ -168,7 +168,7 @@ class LiveLine:
         document = self._ledger.run(self._run_id) or {}
         total = document.get("total_steps", 0)
         step = self._values["step"]
-        parts = [f"step {step:,}" + (f"/{total:,}" if total else "")]
+        parts = [f"step {step:,}" + (f"/{total:,}" if total >= step else "")]
         for name, label, form in (("loss", "loss", ".4f"), ("lr", "lr", ".2e"), ("val_loss", "val", ".4f")):
             value = self._values.get(name)
             if isinstance(value, int | float):

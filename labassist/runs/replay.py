@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from labassist.record.protocol import metrics_file
 from labassist.runs.command import in_tree
 from labassist.runs.config import Config
 from labassist.runs.launch import Plan, launch
+from labassist.runs.logs import tail
 from labassist.runs.resume import checkpoint_folder, lineage
 from labassist.runs.scratch import scratch
 from labassist.workspace import Workspace
@@ -105,6 +107,13 @@ def replay(
         run_id = launch(workspace, ledger, plan, committing)
         replayed = follow(run_id)
     found = _compare(ledger, segments, replayed, options)
+    if found.verdict != "BITWISE":
+        folder = ledger.run_folder(run_id)
+        found.likely_causes = [
+            *_failure(folder, original, replayed),
+            *_other_settings(original, replayed),
+            *found.likely_causes,
+        ]
 
     def record(run: dict[str, Any]) -> dict[str, Any]:
         return {**run, "verdict": to_document(found)}
@@ -244,6 +253,42 @@ def _compare(
     if original["kind"] == "command" and (original.get("outputs") or not found):
         found.append(_compare_outputs(original, replayed))
     return verdict.worst(found)
+
+
+def _other_settings(original: dict[str, Any], replayed: dict[str, Any]) -> list[str]:
+    """Say which settings a command's trainer told otherwise this time."""
+    heard = original.get("total_steps") and replayed.get("total_steps")
+    if original["kind"] != "command" or not heard:
+        return []
+    changed = verdict.changed_settings(original.get("config", {}), replayed.get("config", {}))
+    if not changed:
+        return []
+    return [
+        f"the configuration differs: {changed}; the script read it from somewhere that was not recorded "
+        "(an environment variable?): set it again"
+    ]
+
+
+_MISSING = re.compile(
+    r"No such file or directory: '([^']+)'|(?:^|[\s:'\"])([^\s:'\"]+)['\"]?: No such file or directory"
+)
+
+
+def _failure(folder: Path, original: dict[str, Any], replayed: dict[str, Any]) -> list[str]:
+    """Say that the replay itself failed, where the original did not: its status, its last line, the mend."""
+    if replayed["state"] != "failed" or original["state"] == "failed":
+        return []
+    lines = [line.strip() for line in tail(folder / "log.txt", 20) if line.strip()]
+    found = [
+        f"it failed in the replay: {replayed['reason']}" + (f"; its last line: {lines[-1]}" if lines else "")
+    ]
+    missing = next((match for line in reversed(lines) if (match := _MISSING.search(line))), None)
+    if missing:
+        found.append(
+            f"{missing[1] or missing[2]} is not in the replay's copy (does git ignore it?): track it, or have the "
+            "script say that it reads it: path = record.read_order().input(NAME, PATH)"
+        )
+    return found
 
 
 def _ranks(ledger: Ledger, *runs: dict[str, Any]) -> list[int]:

@@ -73,7 +73,8 @@ def resume(
         raise InputError(
             f"it finished all of its {document['step']} steps",
             where=f"run {run_id}",
-            mend="there is nothing to go on with; start a longer one with --set",
+            mend="there is nothing to go on with; start a longer one"
+            + (" with --set" if document["kind"] == "job" else ": change its script"),
         )
     notes: list[str] = []
     if document["state"] == "running" and life.life(folder, document, machine().id) == "unseen":
