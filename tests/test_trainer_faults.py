@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import answer, labassist, run_folder
+from command import answer, labassist, run_folder, wait_closed, wait_for_step
 
 from labassist.workspace import new
 
@@ -24,7 +24,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.fault]
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = new(tmp_path_factory.mktemp("newcomer") / "lab").workspace.root
-    shutil.copy(SCRIPTS / "hf_trainer.py", root)
+    for name in ("hf_trainer.py", "newcomer.py"):
+        shutil.copy(SCRIPTS / name, root)
     return root
 
 
@@ -33,9 +34,9 @@ def run(lab: Path, *words: str, status: int = 0, **env: str) -> tuple[Any, str]:
     return json.loads(done.stdout), done.stderr
 
 
-def by_hand(lab: Path, *words: str, script: str = "hf_trainer.py", **env: str) -> Any:
+def by_hand(lab: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, script, *words],
+        [sys.executable, "newcomer.py", *words],
         cwd=lab,
         env={**os.environ, "OMP_NUM_THREADS": "1", **env},
         capture_output=True,
@@ -69,3 +70,93 @@ def test_a_whole_checkpoint_is_resumed_without_a_warning(lab: Path) -> None:
     resumed = answer("resume", killed["id"], cwd=lab, env=env)
     assert (resumed["state"], resumed["step"]) == ("finished", 16)
     assert "warnings" not in killed and "warnings" not in resumed
+
+
+def test_what_is_no_trainer_is_one_line_with_the_mend(lab: Path) -> None:
+    done = by_hand(lab, "none")
+    assert done.returncode == 1
+    assert said(done.stderr) == [
+        "labassist: record.attach: a NoneType is no Trainer of transformers or TRL; "
+        "give it the trainer that you made, before trainer.train()"
+    ]
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("what", "line"),
+    [
+        (
+            "late",
+            "attached after training: nothing of that was recorded. Mend: attach before trainer.train()",
+        ),
+        ("never", "nothing was recorded: this trainer did not train after record.attach"),
+    ],
+)
+def test_a_line_that_comes_too_late_is_said_and_kept(lab: Path, what: str, line: str) -> None:
+    done = by_hand(lab, what, OUTPUT=f"out-{what}")
+    assert done.returncode == 0, done.stderr
+    assert said(done.stderr)[1:] == [f"labassist: {line}"]
+    closed = wait_closed(lab, answer("show", "@last", cwd=lab))
+    assert closed["warnings"] == [line]
+
+
+def test_a_second_trainer_is_said_by_run_too(lab: Path) -> None:
+    words = ("run", "--", "python", "newcomer.py", "second")
+    done = labassist(*words, cwd=lab, env={"OUTPUT": "out-second"})
+    line = "warning: one trainer a process is recorded, and this is another"
+    assert done.stderr.splitlines().count(line) == 1
+    assert f"  {line}" in done.stdout.splitlines()
+
+
+def test_a_ledger_that_cannot_be_written_costs_no_training(tmp_path: Path) -> None:
+    root = new(tmp_path / "lab").workspace.root
+    shutil.copy(SCRIPTS / "newcomer.py", root)
+    (root / "ledger" / "runs").write_text("in the way")
+    done = by_hand(root, "plain")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "the script goes on"), done.stderr
+    [line] = said(done.stderr)
+    assert line.startswith("labassist: training unrecorded: the ledger cannot be written: ")
+    assert "Traceback" not in done.stderr
+
+
+def test_two_runs_in_one_folder_are_said_and_ctrl_c_alone_ends_with_130_and_a_checkpoint(lab: Path) -> None:
+    env = {"OMP_NUM_THREADS": "1", "OUTPUT": "shared"}
+    first = subprocess.Popen(
+        [sys.executable, "newcomer.py", "plain"],
+        cwd=lab,
+        env={**os.environ, **env, "PAUSE": "0.1", "STEPS": "4000"},
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        while not _live(lab):
+            assert first.poll() is None
+        run_id = _live(lab)[0]
+        wait_for_step(lab / "ledger" / "runs" / run_id, 3)
+        second = json.loads(
+            labassist("run", "--json", "--", "python", "newcomer.py", "plain", cwd=lab, env=env).stdout
+        )
+        assert "saves into" in second["warnings"][0] and "shared" in second["warnings"][0]
+        first.send_signal(signal.SIGINT)
+        out, err = first.communicate(timeout=60)
+    finally:
+        first.kill()
+    assert first.returncode == 130, err
+    assert "the script goes on" not in out and "Traceback" not in err
+    stopped = wait_closed(lab, {"id": run_id})
+    assert (stopped["state"], stopped["exit"], stopped["reason"]) == ("stopped", 130, "stopped by ctrl-c")
+    assert said(err)[-1].endswith(f"as ctrl-c asked; go on with: labassist resume {run_id}")
+    assert "warnings" not in stopped
+    # What it goes on with is said where it differs, and no step is shown as a part of fewer.
+    done = labassist(
+        "resume", run_id, cwd=lab, env={**env, "STEPS": str(stopped["step"] + 2), "DECAY": "0.1"}
+    )
+    assert f"warning: it goes on with other settings than run {run_id}: " in done.stderr
+    assert (
+        "weight_decay - / 0.1" in done.stderr and f"total_steps 4000 / {stopped['step'] + 2}" in done.stderr
+    )
+
+
+def _live(lab: Path) -> list[str]:
+    return [run["id"] for run in answer("attach", cwd=lab)["runs"]]

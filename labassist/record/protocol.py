@@ -243,11 +243,15 @@ def write_whole(descriptor: int, data: bytes) -> None:
 
 def show_one_line_errors() -> None:
     """Print an uncaught LabError as its one line instead of a traceback; the status stays non-zero."""
+    before = sys.excepthook
+    if getattr(before, "one_line", False):
+        return
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if isinstance(error, LabError):
             print(f"labassist: {error}", file=sys.stderr)
         else:
-            sys.__excepthook__(kind, error, trace)
+            before(kind, error, trace)
 
+    hook.one_line = True  # type: ignore[attr-defined]
     sys.excepthook = hook

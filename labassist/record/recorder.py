@@ -89,7 +89,8 @@ class Recorder:
         self._bytes = 0
         self._file = self._open_curve() if order.recording else -1
         self._saver: Any = None
-        self._asked = False
+        self.asked = 0
+        """The signal that asked for the end; 0 while none has."""
         self._agreed: int | None = None
         self._listen()
 
@@ -133,12 +134,12 @@ class Recorder:
     def _asked_stop(self) -> int | None:
         """Return the step at which a request stops the run. Several ranks agree on one by a file that rank 0 writes."""
         if protocol.world_size() == 1 or self.order.folder is None:
-            return self.step if self._asked else None
+            return self.step if self.asked else None
         if self._agreed is None:
             agreed = self.order.folder / "stop-at"
             if agreed.exists():
                 self._agreed = int(agreed.read_text())
-            elif self._asked and protocol.rank() == 0:
+            elif self.asked and protocol.rank() == 0:
                 partial = agreed.with_suffix(".tmp")
                 partial.write_text(str(self.step + STOP_AHEAD))
                 partial.replace(agreed)
@@ -304,10 +305,10 @@ class Recorder:
                 signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        if self._asked:
+        if self.asked:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-        self._asked = True
+        self.asked = number
 
 
 def digest(indices: Any) -> str:

@@ -10,16 +10,16 @@ are written `lag.LAG` steps later. transformers is imported by the script, never
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
-import os
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from labassist.errors import InputError
-from labassist.record import lag, protocol, recorder, trainer_mends, trainer_start
-from labassist.record.inspect import workspace_of
+from labassist.record import lag, protocol, recorder, trainer_mends, trainer_outputs, trainer_start
 from labassist.record.protocol import Order
 from labassist.record.trainer_files import Sealer
 from labassist.record.trainer_resume import Resumer
@@ -40,8 +40,16 @@ def attach(trainer: Any) -> LedgerCallback:
     """Record `trainer` (a transformers Trainer or a subclass); call it once, before `trainer.train()`.
 
     In a workspace, or under `labassist run`, the run is recorded; elsewhere one line says that it is not,
-    and only a resume is mended. Raises InputError for a transformers that lacks what is wrapped.
+    and only a resume is mended. Raises InputError for what is no such trainer, and for a transformers that
+    lacks what is wrapped.
     """
+    if not hasattr(trainer, "add_callback") or not hasattr(trainer, "training_step"):
+        protocol.show_one_line_errors()
+        raise InputError(
+            f"a {type(trainer).__name__} is no Trainer of transformers or TRL",
+            where="record.attach",
+            mend="give it the trainer that you made, before trainer.train()",
+        )
     callback = LedgerCallback(trainer)
     trainer.add_callback(callback)
     return callback
@@ -128,13 +136,23 @@ class Recording:
         self._pieces = lag.Pieces()
         self._evaluated: set[tuple[int, str]] = set()
         if self.order.recording:
-            _settle_outputs(trainer, self.order)
+            trainer_outputs.settle(trainer, self.order)
             self._batches = trainer.get_batch_samples
             self._step = trainer.training_step
             self._grad_norm = trainer._get_grad_norm
             trainer.get_batch_samples = self.get_batch_samples
             trainer.training_step = self.training_step
             trainer._get_grad_norm = self.grad_norm
+            self._late = bool(trainer.state.global_step)
+            if self._late:
+                self.order.warn(
+                    "attached after training: nothing of that was recorded. Mend: attach before trainer.train()"
+                )
+            atexit.register(self._say_nothing_recorded)
+        self._alone = start.alone
+        if self._alone:
+            self._train = trainer.train
+            trainer.train = self.train
 
     # ------------------------------------------------------------ what is wrapped
 
@@ -154,6 +172,18 @@ class Recording:
             self._begin(samples)
         self._loss = None
         return samples, items
+
+    def train(self, *args: Any, **more: Any) -> Any:
+        """Train; after ctrl-c end the script, as ctrl-c does, once the checkpoint and the record are there."""
+        done = self._train(*args, **more)
+        if self._stop_at is not None and self._recorder is not None and self._recorder.asked == signal.SIGINT:
+            print(
+                f"labassist: stopped at step {self._stop_at} with a checkpoint, as ctrl-c asked; "
+                f"go on with: labassist resume {self.order.run}",
+                file=sys.stderr,
+            )
+            sys.exit(128 + signal.SIGINT)
+        return done
 
     def training_step(self, *args: Any, **more: Any) -> Any:
         """Run one batch; its loss is scaled already, so that those of an update add up to its loss."""
@@ -254,10 +284,22 @@ class Recording:
         )
         self._lagged = lag.Lagged(self._recorder)
         args = self.trainer.args
-        if args.save_only_model and args.save_strategy != "no":
+        if args.save_strategy == "no":
+            return
+        if protocol.rank() == 0 and not trainer_outputs.claim(Path(args.output_dir)):
+            self.order.warn(
+                f"another recorded run that is alive saves into {args.output_dir} too, and each writes over the "
+                "other's checkpoints. Mend: an output_dir of its own"
+            )
+        if args.save_only_model:
             self.order.warn(
                 "its checkpoints hold the model only: a resume cannot be exact. Mend: save_only_model=False"
             )
+
+    def _say_nothing_recorded(self) -> None:
+        """Be called at the end of the process."""
+        if self._recorder is None and not self._late:
+            self.order.warn("nothing was recorded: this trainer did not train after record.attach")
 
     def _must_stop(self, step: int) -> bool:
         """Say whether this update is the last."""
@@ -325,20 +367,3 @@ def config_of(trainer: Any) -> dict[str, Any]:
             if isinstance(getattr(adapter, name, None), int | float):
                 told[f"lora.{name.removeprefix('lora_')}"] = getattr(adapter, name)
     return told
-
-
-def _settle_outputs(trainer: Any, order: Order) -> None:
-    """Keep what the trainer writes out of the way: of the original in a replay, of the code in git."""
-    folder, root = Path(trainer.args.output_dir).resolve(), order.root
-    if root is None or order.folder is None:
-        return
-    root = root.resolve()
-    if workspace_of(order.folder) != root and not folder.is_relative_to(root):
-        trainer.args.output_dir = str(root / "trainer-output")
-        print(f"labassist: a replay: output_dir is {trainer.args.output_dir}", file=sys.stderr)
-        return
-    inside = folder.is_relative_to(root) and folder != root and folder != Path.cwd().resolve()
-    ours = not folder.exists() or all(one.name.startswith("checkpoint-") for one in folder.iterdir())
-    if protocol.rank() == 0 and inside and ours and not os.path.lexists(folder / ".gitignore"):
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / ".gitignore").write_text("# Made by labassist: what a training writes is no source.\n*\n")

@@ -31,8 +31,8 @@ _held: list[int] = []
 def enlist(mode: str, seed: int, threads: int) -> Order | str:
     """Make this process a recorded run of the workspace around the current folder, and return its order.
 
-    Returns in words why not where there is no workspace, or nothing that could be started again. Raises
-    LedgerError with the refusal where the workspace cannot record it.
+    Returns in words why not where there is no workspace, its ledger cannot be written, or nothing could be
+    started again. Raises LedgerError with the refusal where the workspace cannot record it.
     """
     workspace = _workspace()
     if workspace is None:
@@ -43,8 +43,11 @@ def enlist(mode: str, seed: int, threads: int) -> Order | str:
         return "there is no script that could be started again"
     run = time.strftime("%Y%m%d-%H%M%S-", time.gmtime()) + secrets.token_hex(3)
     folder = workspace / "ledger" / "runs" / run
-    folder.mkdir(parents=True, mode=0o700)
-    _hold(folder / "alive")
+    try:
+        folder.mkdir(parents=True, mode=0o700)
+        _hold(folder / "alive")
+    except OSError as error:
+        return f"the ledger cannot be written: {folder}: {error.strerror}"
     told = {
         "argv": ["python", *sys.orig_argv[1:]],
         "cwd": os.getcwd(),

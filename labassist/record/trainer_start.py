@@ -25,6 +25,8 @@ class Start:
     order: Order
     seeds: dict[str, Any] = field(default_factory=dict)
     """`seed`, `by` whom, and whether the model stood before that; kept with the run."""
+    alone: bool = False
+    """The script enlisted itself: ctrl-c comes to it, not to somebody who follows it."""
 
 
 def prepare(*, built: bool) -> Start:
@@ -32,8 +34,9 @@ def prepare(*, built: bool) -> Start:
 
     `built` says that the trainer, and so the model, exists already. One trainer a process is recorded.
     """
+    protocol.show_one_line_errors()
     if _taken:
-        print("labassist: one trainer a process is recorded, and this is another", file=sys.stderr)
+        protocol.read_order().warn("one trainer a process is recorded, and this is another")
         return Start(Order(config={}))
     _taken.append("taken")
     import torch
@@ -54,7 +57,7 @@ def prepare(*, built: bool) -> Start:
     if isinstance(enlisted, str):
         print(f"labassist: training unrecorded: {enlisted}", file=sys.stderr)
         return Start(Order(config={}), seeds)
-    return Start(enlisted, seeds)
+    return Start(enlisted, seeds, alone=True)
 
 
 def _settle(mode: str, seed: int, threads: int, built: bool) -> dict[str, Any]:
