@@ -192,6 +192,14 @@ def several(root: Path, change: Callable[[Path], Any], which: int = -1) -> Repor
     return found.reports[which]
 
 
+def counting_epochs(root: Path) -> Path:
+    root.mkdir(exist_ok=True)
+    tensors = make.weights()
+    held = {"model": tensors, "optimizer": make.optimizer_state(tensors), "step": 1}
+    torch.save(held, root / "mine.pt")
+    return root / "mine.pt"
+
+
 def half_rotated(path: Path) -> None:
     for name in ("model.safetensors", "trainer_state.json", "scheduler.pt"):
         (path / name).unlink()
@@ -264,6 +272,7 @@ CASES: dict[str, Callable[[Path], Any]] = {
     "step-mismatch-optimizer": after(
         hf, lambda path: torch.save(make.optimizer_state(make.weights(), 3), path / "optimizer.pt")
     ),
+    "counts-differ": lambda root: check(counting_epochs(root)),
     "step-mismatch-name": after(lambda root: hf(root).rename(root / "checkpoint-7"), nothing),
     "skipped-steps": after(lambda root: hf(root, fp16=True), skipped),
     "accumulation-partial": after(lambda root: make.lightning(root, batches=11), nothing),

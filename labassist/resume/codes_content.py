@@ -18,6 +18,12 @@ CODES: dict[str, Code] = {
         "The files are of two different saves: moments and weights do not belong together.",
         OLDER,
     ),
+    "counts-differ": Code(
+        "notice",
+        "the {state} counts {at}, where the loop or the optimizer counts {step}",
+        "Normal where it is stepped once an epoch or once in several micro-batches; else the parts are of two saves.",
+        "make sure that this is how your loop counts",
+    ),
     "step-mismatch-name": Code(
         "error",
         "the name says step {named}, the content {step}",

@@ -63,6 +63,8 @@ class Description:
     scheduler_step: int | None = None
     scheduler_ranks: bool = False
     """The scheduler may be stepped once a rank (Accelerate does so)."""
+    loose_counts: bool = False
+    """Nothing in the format ties the counts of scheduler, optimizer and trainer to each other."""
     fp16: bool = False
     rng: dict[int, str] = field(default_factory=dict)
     """Rank -> digest of its generators."""

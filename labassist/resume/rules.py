@@ -48,7 +48,9 @@ def _steps(found: Description) -> None:
     if reference is None:
         return
     if done is not None and step is not None and done != step:
-        if found.fp16 and done < step:
+        if found.loose_counts:
+            _loose(found, "optimizer", done, step)
+        elif found.fp16 and done < step:
             found.add("skipped-steps", "optimizer", optimizer=done, step=step)
         else:
             found.mark("optimizer", "inconsistent")
@@ -58,8 +60,17 @@ def _steps(found: Description) -> None:
         return
     if found.scheduler_ranks and (at == reference * (found.world_size or 1) or step is None):
         return
+    if found.loose_counts:
+        _loose(found, "scheduler", at, reference)
+        return
     found.mark("scheduler", "inconsistent")
     found.add("step-mismatch-scheduler", "scheduler", scheduler=at, step=reference)
+
+
+def _loose(found: Description, state: str, at: int, step: int) -> None:
+    """Say that two counts differ where a loop of one's own may count in epochs or micro-batches."""
+    severity: Severity | None = "info" if at < step else None
+    found.add("counts-differ", state, severity=severity, at=at, step=step)
 
 
 def _ranks(found: Description) -> None:

@@ -27,7 +27,7 @@ def detect(path: Path) -> bool:
 
 def read(path: Path, verify: bool) -> Description:
     """Return what `save_state` wrote."""
-    found = Description(NAME, path, scheduler_ranks=True)
+    found = Description(NAME, path, scheduler_ranks=True, loose_counts=True)
     reader = Reader(found, verify)
     found.weights = reader.weights(path, _STEMS)
     for more in sorted([*path.glob("model_[0-9].safetensors"), *path.glob("pytorch_model_[0-9].bin")]):

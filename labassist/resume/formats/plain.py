@@ -50,7 +50,7 @@ def detect(path: Path) -> bool:
 
 def read(path: Path, verify: bool) -> Description:
     """Return what weights, or a dictionary with states under usual names, hold."""
-    found = Description(NAME, path)
+    found = Description(NAME, path, loose_counts=True)
     reader = Reader(found, verify)
     file = lone_file(path)
     if path.is_dir() and (file is None or file.stem in STEMS):

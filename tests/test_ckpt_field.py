@@ -1,0 +1,72 @@
+"""`ckpt check` on what people's own loops and disks hold: no false alarm, and no EXACT over what is damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ckpt_layouts as make
+import pytest
+import torch
+
+from labassist.resume.check import Report
+from labassist.resume.check import check as inspect
+
+
+def check(path: Path, **options: Any) -> Report:
+    report = inspect(path, **options)
+    assert isinstance(report, Report)
+    return report
+
+
+def codes(report: Report, *severities: str) -> set[str]:
+    return {one.code for one in report.found.findings if not severities or one.severity in severities}
+
+
+def loop(
+    path: Path, optimizer: Callable[..., Any], scheduler: Callable[..., Any], every: int, **more: Any
+) -> Path:
+    """Save what a loop of one's own has after 20 updates, its scheduler stepped once in `every` of them."""
+    model = torch.nn.Linear(4, 4)
+    steps = optimizer(model.parameters(), lr=0.01)
+    rate = scheduler(steps)
+    for at in range(1, 21):
+        model(torch.ones(2, 4)).sum().backward()
+        steps.step()
+        if at % every == 0:
+            rate.step(1.0) if "Plateau" in type(rate).__name__ else rate.step()
+    states = {"model": model, "optimizer": steps, "scheduler": rate}
+    torch.save({f"{name}_state_dict": one.state_dict() for name, one in states.items()} | more, path)
+    return path
+
+
+def cosine(optimizer: Any) -> Any:
+    return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "scheduler", "every", "more"),
+    [
+        (torch.optim.AdamW, cosine, 10, {"epoch": 2}),
+        (torch.optim.AdamW, cosine, 10, {"epoch": 2, "global_step": 20}),
+        (torch.optim.SGD, cosine, 10, {"step": 20}),
+        (torch.optim.AdamW, torch.optim.lr_scheduler.ReduceLROnPlateau, 10, {"global_step": 20}),
+        (torch.optim.AdamW, cosine, 1, {"step": 80}),
+        (torch.optim.AdamW, cosine, 1, {"step": 2}),
+    ],
+    ids=["epoch", "epoch-step", "sgd", "plateau", "micro-steps", "step-counts-epochs"],
+)
+def test_a_loop_that_counts_its_own_way_is_not_blamed(
+    optimizer: Any, scheduler: Any, every: int, more: dict[str, int], tmp_path: Path
+) -> None:
+    report = check(loop(tmp_path / "mine.pt", optimizer, scheduler, every, **more))
+    assert codes(report, "warning", "error") == set()
+    assert report.verdict == "DEGRADED"
+    assert report.found.states["scheduler"] == report.found.states["optimizer"] == "present"
+
+
+def test_a_scheduler_stepped_once_an_epoch_is_no_fault_with_accelerate(tmp_path: Path) -> None:
+    path = make.accelerate(tmp_path)
+    torch.save(make.scheduler_state(2), path / "scheduler.bin")
+    assert codes(check(path), "warning", "error") == set()
