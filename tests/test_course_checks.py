@@ -47,6 +47,21 @@ def gone(pid: int) -> bool:
 
 
 @pytest.mark.fault
+def test_a_check_that_prints_without_end_does_not_fill_the_disk(bare: Workspace) -> None:
+    with pytest.raises(CheckFailed, match=r"crashed: OSError: .*File too large"):
+        ask(bare, "while True:\n    os.write(1, b'spam' * 100_000)")
+
+
+@pytest.mark.fault
+def test_a_script_that_prints_without_end_is_named_with_its_line(bare: Workspace) -> None:
+    script = bare.labs / ID / "half.py"
+    script.parent.mkdir(parents=True)
+    script.write_text("import os\nwhile True:\n    os.write(1, b'spam' * 100_000)\n")
+    answer = ask(bare, "found.program(['half.py'])")
+    assert re.search(r"half.py stopped: OSError: .*File too large at half.py:3", answer.missing), answer
+
+
+@pytest.mark.fault
 def test_a_check_that_hangs_is_stopped_with_all_that_it_started(bare: Workspace, tmp_path: Path) -> None:
     note = tmp_path / "pids"
     body = (

@@ -10,6 +10,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -30,6 +31,8 @@ LONGEST = 400
 """Characters of a text that a check answers; more would not fit on a screen, nor should it into the ledger."""
 MOST = 40
 """Criteria of one check."""
+LARGEST = 16 << 20
+"""Bytes of a file that a check, or a script that it runs, may write: one that prints without end must not fill a disk."""
 
 
 class CheckFailed(LabError):
@@ -71,6 +74,7 @@ def ask(course: Course, lab: Lab, step: Step, lint: bool = False) -> Answer:
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,
+                env={**os.environ, "TMPDIR": scratch},
                 start_new_session=True,
             )
             try:
@@ -78,7 +82,7 @@ def ask(course: Course, lab: Lab, step: Step, lint: bool = False) -> Answer:
             except subprocess.TimeoutExpired:
                 raise CheckFailed(
                     f"{name} did not end within {seconds:g} s, and was stopped",
-                    mend="try it again; if it stays so, the lab's check is at fault",
+                    mend="try it again; if it stays so, the lab's check or a file of yours that it runs does not end",
                 ) from None
             finally:
                 _kill(process)
@@ -123,6 +127,8 @@ def main(words: list[str]) -> int:
     with Ledger.open(course.workspace.ledger) as ledger:
         evidence = Evidence(course, ledger, lab)
         answer: dict[str, Any] = {"criteria": [], "missing": "", "measured": None, "error": "", "place": ""}
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST, hard))  # children have it too
         try:
             functions = load_checks(lab)
             _answer(answer, functions, step, evidence)
@@ -130,6 +136,8 @@ def main(words: list[str]) -> int:
             answer["missing"] = _cut(str(error))
         except Exception as error:  # noqa: BLE001 - whatever a check raises is said in one line
             answer["error"], answer["place"] = described(error, lab.folder)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         answer["evidence"] = evidence.noted
     Path(out).write_text(json.dumps(answer), encoding="utf-8")
     return 0

@@ -156,26 +156,28 @@ class Evidence:
         script = self.path(words[0])
         by_hand = shlex.join(("python", f"labs/{self._lab.id}/{words[0]}", *words[1:]))
         with tempfile.TemporaryDirectory() as scratch:
-            note = Path(scratch) / "note.json"
-            done = subprocess.run(
-                [*python("course.program"), str(note), str(self._folder), str(script), *words[1:]],
-                cwd=self._course.workspace.root,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                check=False,
-            )
+            note, out, talk = (Path(scratch) / name for name in ("note.json", "out.txt", "talk.txt"))
+            with out.open("wb") as printed, talk.open("wb") as said_aside:
+                # Into files, whose size is limited, and not into memory, whose is not.
+                status = subprocess.run(
+                    [*python("course.program"), str(note), str(self._folder), str(script), *words[1:]],
+                    cwd=self._course.workspace.root,
+                    stdin=subprocess.DEVNULL,
+                    stdout=printed,
+                    stderr=said_aside,
+                    check=False,
+                ).returncode
+            answer, aside = (file.read_text(encoding="utf-8", errors="replace") for file in (out, talk))
             try:
                 said = json.loads(note.read_text(encoding="utf-8"))
             except (OSError, ValueError):
                 said = {"files": [], "error": "", "place": ""}
         for name in said["files"]:
             self._note(f"file {name}")
-        if done.returncode:
-            error = f"{said['error']} at {said['place']}" if said["error"] else _last(done.stderr)
-            raise Missing(f"{words[0]} stopped: {error or f'status {done.returncode}'}", run=by_hand)
-        for text in (done.stdout, _last(done.stdout)):
+        if status:
+            error = f"{said['error']} at {said['place']}" if said["error"] else _last(aside)
+            raise Missing(f"{words[0]} stopped: {error or f'status {status}'}", run=by_hand)
+        for text in (answer, _last(answer)):
             try:
                 return json.loads(text)
             except ValueError:
