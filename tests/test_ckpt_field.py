@@ -9,6 +9,7 @@ from typing import Any
 import ckpt_layouts as make
 import pytest
 import torch
+from test_ckpt_findings import another_run, seal, sealed
 
 from labassist.resume.check import Report
 from labassist.resume.check import check as inspect
@@ -70,3 +71,29 @@ def test_a_scheduler_stepped_once_an_epoch_is_no_fault_with_accelerate(tmp_path:
     path = make.accelerate(tmp_path)
     torch.save(make.scheduler_state(2), path / "scheduler.bin")
     assert codes(check(path), "warning", "error") == set()
+
+
+@pytest.mark.fault
+def test_a_value_altered_in_a_recorded_checkpoint_is_seen_by_the_ledgers_manifest(tmp_path: Path) -> None:
+    path = sealed(tmp_path)
+    assert check(path).verdict == "EXACT" and "sealed" in codes(check(path))
+    file = path / "model.safetensors"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    report = check(path)
+    assert report.verdict == "BROKEN" and report.found.states["model"] == "torn"
+    [one] = [one for one in report.found.findings if one.code == "hash-mismatch"]
+    assert one.path == "model.safetensors" and "0123abcd" in one.message
+    assert check(path, verify=False).verdict == "EXACT"
+    (path / "scheduler.pt").unlink()
+    assert "hash-mismatch" in codes(check(path, verify=False))
+    several = inspect(path.parent)
+    assert several.verdict == "BROKEN"
+
+
+def test_of_two_runs_in_one_folder_the_later_ones_files_are_whole(tmp_path: Path) -> None:
+    path = sealed(tmp_path)
+    another_run(path)
+    assert check(path).verdict == "DEGRADED" and "written-over" in codes(check(path))
+    seal(tmp_path, path, "later")
+    assert check(path).verdict == "EXACT"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -200,6 +201,31 @@ def counting_epochs(root: Path) -> Path:
     return root / "mine.pt"
 
 
+def sealed(root: Path) -> Path:
+    """Return a Trainer's checkpoint in a workspace, with the manifest that a recorded run leaves of it."""
+    path = make.hf(root / "labs" / "mine")
+    seal(root, path, "0123abcd")
+    return path
+
+
+def seal(workspace: Path, path: Path, run: str) -> None:
+    """Leave the manifest of a folder in a run, as record.trainer_files does where transformers is."""
+    files = {
+        file.name: {"bytes": file.stat().st_size, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
+        for file in path.iterdir()
+    }
+    told = {"format": "transformers", "version": 1, "run": run, "step": STEP, "files": files}
+    place = workspace / "ledger" / "runs" / run / "checkpoints" / f"step-{STEP:08d}.manifest.json"
+    place.parent.mkdir(parents=True)
+    make.write_json(place, told | {"folder": str(path.relative_to(workspace))})
+
+
+def another_run(path: Path) -> None:
+    save_file(make.weights(seed=1), path / "model.safetensors", {"format": "pt"})
+    resave(path / "optimizer.pt", lambda held: held["state"][0]["exp_avg"].add_(1) is None or held)
+    torch.save(make.rng_state(3), path / "rng_state.pth")
+
+
 def half_rotated(path: Path) -> None:
     for name in ("model.safetensors", "trainer_state.json", "scheduler.pt"):
         (path / name).unlink()
@@ -228,6 +254,9 @@ CASES: dict[str, Callable[[Path], Any]] = {
     "file-torn": after(hf, cut("model.safetensors")),
     "crc-mismatch": after(hf, flip_member),
     "hash-mismatch": after(make.ours, flip_ours),
+    "sealed": lambda root: check(sealed(root)),
+    "unsealed": after(hf, nothing),
+    "written-over": after(sealed, another_run),
     "structure-unknown": after(
         make.hf_peft,
         lambda path: make.write_json(path / "trainer_state.json", {"global_step": 5, "log_history": 3}),
@@ -288,6 +317,7 @@ CASES: dict[str, Callable[[Path], Any]] = {
     "embedding-padded": after(hf, tokens(10)),
     "tied-weights": after(hf, nothing),
     "head-missing": after(hf, lambda path: document(path / "config.json", tie_word_embeddings=False)),
+    "weights-dtype": after(hf, lambda path: document(path / "config.json", dtype="bfloat16")),
     "base-weights": after(make.hf_peft, nothing),
     "adapter-subfolder": after(lambda root: make.hf_peft(root, name="mine"), nothing),
     "adapter-dtype": after(half_adapter, nothing),

@@ -10,7 +10,7 @@ from typing import Any
 
 from labassist.errors import InputError
 from labassist.resume import plan as plans
-from labassist.resume import rules
+from labassist.resume import rules, sealed
 from labassist.resume.description import Description
 from labassist.resume.findings import STATES, finding
 from labassist.resume.formats import Format, known
@@ -118,6 +118,7 @@ def _report(path: Path, kind: Format, plan: Mapping[str, Any], verify: bool, mem
     try:
         found = kind.read(path, verify)
         rules.judge(found, memory)
+        sealed.compare(found, verify)
     except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError) as error:
         # Every reader expects what its framework writes. A file that somebody made by hand can hold anything.
         found = Description("unknown", path, states=dict.fromkeys(STATES, "torn"))

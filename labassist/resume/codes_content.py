@@ -115,6 +115,12 @@ CODES: dict[str, Code] = {
         "The output layer would be random.",
         OLDER,
     ),
+    "weights-dtype": Code(
+        "notice",
+        "config.json says {told}, and no weight is of that type ({held})",
+        "A loader that follows config.json rounds the weights, or the file is from another save.",
+        "compare with the config of this checkpoint, or name the data type when loading",
+    ),
     "base-weights": Code(
         "info",
         "only the adapter is stored, not the base model",

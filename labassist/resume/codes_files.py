@@ -31,6 +31,24 @@ CODES: dict[str, Code] = {
         "The file is not the one that was saved: training would go on from other numbers.",
         OLDER,
     ),
+    "sealed": Code(
+        "info",
+        "every file {what} when run {run} sealed it",
+        "Normal: the ledger's SHA-256 of each file was compared.",
+        "nothing to do",
+    ),
+    "unsealed": Code(
+        "info",
+        "safetensors files have no checksum, and no manifest in a ledger covers this one",
+        "A file that is cut is seen, a value that was altered in place is not.",
+        "record the run (labassist run), whose ledger keeps a SHA-256 of every file",
+    ),
+    "written-over": Code(
+        "notice",
+        "weights, optimizer and random state are not those that run {run} sealed here",
+        "Another run wrote over this folder: it may be whole, but it is not that run's checkpoint.",
+        "give each run an output folder of its own",
+    ),
     "structure-unknown": Code(
         "error",
         "the files are not what their framework writes ({why})",

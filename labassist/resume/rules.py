@@ -9,6 +9,7 @@ from labassist.resume.codes import Severity
 from labassist.resume.description import Description
 from labassist.resume.memory import Memory
 from labassist.resume.reading import Reader
+from labassist.resume.safepickle import DTYPES
 
 GIB = 1 << 30
 _PREFIXES = ("_orig_mod.", "module.", "_fsdp_wrapped_module.", "_forward_module.")
@@ -106,6 +107,8 @@ def _vocabulary(found: Description) -> None:
     causal = any(
         "CausalLM" in str(name) or "LMHead" in str(name) for name in config.get("architectures") or ()
     )
+    if not found.weights.adapter:
+        _data_type(found, str(config.get("dtype") or config.get("torch_dtype") or ""))
     if rows is None or found.weights.adapter:
         return
     if causal and not heads:
@@ -124,6 +127,14 @@ def _vocabulary(found: Description) -> None:
         found.add("embedding-tokenizer", "model", "tokenizer.json", rows=rows, tokens=tokens)
     elif tokens is not None and tokens < rows:
         found.add("embedding-padded", "model", "tokenizer.json", rows=rows, tokens=tokens)
+
+
+def _data_type(found: Description, told: str) -> None:
+    """Compare the data type that config.json names with those of the weights."""
+    assert found.weights is not None
+    held = {tensor.dtype for tensor in found.weights.tensors.values()} & {"F64", "F32", "F16", "BF16"}
+    if told in DTYPES and held and DTYPES[told] not in held:
+        found.add("weights-dtype", "model", "config.json", told=told, held=", ".join(sorted(held)))
 
 
 def _tokens(path: Path) -> int | None:
