@@ -31,6 +31,7 @@ def test_an_anchor_is_printed_written_and_found_again(lab: Path, tmp_path: Path)
     assert answer("audit", cwd=lab)["anchor"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.fault
 def test_a_ledger_that_was_cut_and_written_again_fails_its_anchor_only(lab: Path, tmp_path: Path) -> None:
     """Whoever rewrites every witness inside the ledger makes it whole again; the anchor is outside."""

@@ -12,11 +12,12 @@ import little
 import pytest
 from command import answer, labassist, run_folder, wait_closed, wait_for_step, wait_until
 
+from labassist.errors import InputError
 from labassist.ledger.store import Ledger
 from labassist.machine.readings import GpuProcess, GpuSample, HostSample, MachineSample
 from labassist.runs import life
 from labassist.runs.meter import IDLE_AFTER_S, Idle, Meter
-from labassist.runs.terms import Terms, spent
+from labassist.runs.terms import Terms, spent, terms
 from labassist.workspace import Workspace
 
 TOLD = "$LABASSIST_RUN $LABASSIST_STATE $LABASSIST_EXIT $LABASSIST_JOB"
@@ -48,14 +49,22 @@ def test_a_limit_stops_with_a_checkpoint_and_price_and_command_go_on(lab: Path) 
 
 
 def test_what_cannot_be_is_refused_before_anything_starts(workspace: Workspace) -> None:
-    for words, said in (
-        (("--max-cost", "5"), "--max-cost: needs a price; give --price"),
-        (("--price", "cheap"), "'cheap' is no price; write 0.45 or 0.45/h"),
-        (("--max-hours", "-1"), "--max-hours: -1 is not a number above 0"),
-        (("--on-end", "curl -H 'Authorization: Bearer hf_abcdefghijklmnopqrstuvwxyz012345' x"), "has a secret in it"),
-    ):  # fmt: skip
-        assert said in labassist("run", *words, "--", "true", cwd=workspace.root, status=2).stderr
+    done = labassist("run", "--max-cost", "5", "--", "true", cwd=workspace.root, status=2)
+    assert "--max-cost: needs a price; give --price" in done.stderr
     assert answer("runs", cwd=workspace.root)["runs"] == []
+    nothing: dict[str, Any] = {"price": None, "max_hours": None, "max_cost": None, "on_end": None}
+    for given, said in (
+        ({"price": "cheap"}, "'cheap' is no price; write 0.45 or 0.45/h"),
+        ({"price": "-1"}, "'-1' is no price"),
+        ({"max_hours": -1.0}, "--max-hours: -1 is not a number above 0"),
+        ({"max_hours": math.nan}, "--max-hours: nan is not a number above 0"),
+        ({"on_end": "curl -H 'Authorization: Bearer hf_abcdefghijklmnopqrstuvwxyz012345' x"}, "has a secret in it"),
+    ):  # fmt: skip
+        with pytest.raises(InputError) as caught:
+            terms(workspace.root, **{**nothing, **given})
+        assert said in str(caught.value)
+    assert terms(workspace.root, **{**nothing, "price": " 0.45 / h"}).price == 0.45
+    assert terms(workspace.root, **nothing, before={"price": 2.0, "currency": "EUR"}) == Terms(2.0, "EUR")
 
 
 def test_the_nearer_limit_counts() -> None:
