@@ -50,13 +50,16 @@ class Audit:
             lines.append(f"  {problem.code}: {place}: {problem.message}")
         if self.not_covered:
             lines.append("not covered (no promise was made about these):")
-            theirs = [line for line in self.not_covered if FOREIGN_SUFFIX in line]
-            lines += [f"  {line}" for line in self.not_covered if line not in theirs]
-            if theirs:
-                gone = sum(line.endswith(" is gone)") for line in theirs)
+            gone = [
+                line for line in self.not_covered if FOREIGN_SUFFIX in line and line.endswith(" is gone)")
+            ]
+            over = [line for line in self.not_covered if FOREIGN_SUFFIX in line and " wrote over " in line]
+            folded = {*gone, *over}
+            lines += [f"  {line}" for line in self.not_covered if line not in folded]
+            if folded:
                 lines.append(
-                    f"  {len(theirs)} checkpoints in folders of their trainers: {gone} deleted, "
-                    f"{len(theirs) - gone} written over by a later run (--json names each)"
+                    f"  {len(folded)} checkpoints in folders of their trainers: {len(gone)} deleted, "
+                    f"{len(over)} written over by a later run (--json names each)"
                 )
         lines.append(f"head {self.head}")
         if self.anchor:
