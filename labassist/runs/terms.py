@@ -6,7 +6,7 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,9 @@ class Terms:
 
     @classmethod
     def of(cls, order: Mapping[str, Any]) -> Terms:
-        """Return the terms in an order.json."""
-        return cls(**order.get("terms", {}))
+        """Return the terms in an order.json; what a newer labassist added is left to it."""
+        known = {field.name for field in fields(cls)}
+        return cls(**{name: value for name, value in order.get("terms", {}).items() if name in known})
 
     def document(self) -> dict[str, Any]:
         """Return what is set, as it stands in the order and in the run's record."""
