@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from labassist.cli.main import main
+from labassist.cli.plan_pace import Trained, pace
 from labassist.errors import InputError
 from labassist.planner import arch, cards, claims, cost, decide, power, time
 from labassist.planner.plan import Plan
 from labassist.workspace import Workspace
 from tests.command import answer as run_answer
-from tests.command import train
+from tests.command import labassist, train
 
 
 def ask(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
@@ -79,13 +81,65 @@ def test_a_recorded_run_is_the_measure(workspace: Workspace) -> None:
     assert made["calibration"]["step_s"] > 0
     assert made["run"]["whole_s"] == pytest.approx(made["calibration"]["step_s"] * run["total_steps"])
     assert made["run"]["left_s"] == 0
-    words = ("--model", "gpt2", "--seq", "512", "--batch", "1", "--steps", "100")
-    planned = run_answer("plan", "time", "--run", "@last", *words, cwd=workspace.root)
-    pace = made["calibration"]["tokens_per_s"]
+    # The same model, planned for the same machine.
+    context, own = run["config"]["context"], workspace.root / "config.json"
+    sizes = {"n_embd": 16, "n_layer": 1, "n_head": run["config"]["model.heads"], "vocab_size": 128}
+    own.write_text(json.dumps({"model_type": "gpt2", **sizes, "n_positions": context}))
+    words = ("--method", "full", "--seq", str(context), "--batch", "1", "--steps", "100")
+    planned = run_answer("plan", "time", "--run", "@last", "--model", str(own), *words, cwd=workspace.root)
+    rate = made["calibration"]["tokens_per_s"]
     assert planned["hours"] == pytest.approx(
-        [100 * 512 / (pace * 1.1) / 3600, 100 * 512 / (pace / 1.1) / 3600]
+        [100 * context / (rate * 1.1) / 3600, 100 * context / (rate / 1.1) / 3600]
     )
     assert planned["mfu"] is None
+    for words in (
+        ("--model", "llama-3.1-8b", "--method", "full", "--tokens", "1M", "--card", "4090"),
+        ("--model", "llama-3.1-8b", "--method", "full", "--tokens", "1M"),
+        ("--model", str(own), "--method", "lora", "--seq", str(context), "--tokens", "1M"),
+        ("--model", str(own), "--method", "full", "--seq", str(context), "--tokens", "1M", "--card", "4090"),
+    ):
+        done = labassist("plan", "time", "--run", "@last", *words, cwd=workspace.root, status=2)
+        assert f"run {run['id']} is of a " in done.stderr
+        assert "on a CPU; its pace says nothing of" in done.stderr
+        assert (done.stderr.count("\n"), done.stdout) == (1, "")
+
+
+def test_a_pace_over_the_cards_peak_is_refused_and_a_like_run_is_taken() -> None:
+    made = plan(method="qlora", seq=2048, batch=2)
+    h200 = cards.find("H200")
+    run = Trained({"id": "r"}, None, made.trainable, "NVIDIA H200", 1)
+    quick = time.Calibration(20, 1.0, 0.0, 9300.0)
+    assert pace(run, quick, made, h200) == pace(run, quick, made, None) == 9300.0
+    assert pace(replace(run, ranks=2), quick, made, h200) == 4650.0
+    for card in (h200, None):
+        with pytest.raises(InputError, match="TFLOP/s, and H200 has 989"):
+            pace(run, replace(quick, tokens_per_s=1e6), made, card)
+    for other, card in (
+        (replace(run, gpu="NVIDIA GeForce RTX 4090"), h200),
+        (replace(run, numbers=2 * made.trainable), h200),
+        (replace(run, numbers=0), None),
+        (replace(run, plan=made.with_(method="lora", optim="")), h200),
+    ):
+        with pytest.raises(InputError, match="its pace says nothing of"):
+            pace(other, quick, made, card)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "card"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "A100 80GB"),
+        ("NVIDIA A100-PCIE-40GB", "A100 40GB"),
+        ("NVIDIA H100 80GB HBM3", "H100 80GB"),
+        ("NVIDIA L40S", "L40S"),
+        ("NVIDIA A10G", "A10G"),
+        ("Tesla V100-SXM2-16GB", "V100 16GB"),
+        ("NVIDIA GeForce RTX 4090", "RTX 4090"),
+        ("", None),
+    ],
+)
+def test_a_drivers_name_is_a_card_of_the_table(gpu: str, card: str | None) -> None:
+    found = cards.of_gpu(gpu)
+    assert (found.name if found else None) == card
 
 
 @pytest.mark.parametrize(

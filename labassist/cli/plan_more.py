@@ -11,7 +11,6 @@ from labassist.errors import InputError
 
 if TYPE_CHECKING:
     from labassist.cli.parsing import Parser, Subparsers
-    from labassist.planner.time import Calibration
 
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMbBgG]?)")
 _SCALE = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9}
@@ -181,49 +180,37 @@ def _tokens(args: argparse.Namespace, a_step: int) -> float:
     return amount
 
 
-def _calibration(args: argparse.Namespace) -> tuple[dict[str, Any], Calibration]:
-    """Return the named run and its pace."""
-    from labassist.cli.runs import opened
-    from labassist.ledger.curves import read_curve
-    from labassist.planner.time import calibrate
-
-    _workspace, ledger = opened(args)
-    run = ledger.find(args.run)
-    curve = read_curve(ledger.run_folder(run["id"]) / "metrics-rank0.jsonl")
-    return run, calibrate(dict(curve.t), run.get("tokens_per_step", 0), steps=args.calibrate)
-
-
 def _duration(args: argparse.Namespace) -> dict[str, Any]:
     """Return the document of `plan time`."""
     from dataclasses import asdict
 
     from labassist.cli.plan import plan_of
+    from labassist.cli.plan_pace import calibration, pace
     from labassist.planner import time as planner
     from labassist.planner.cards import find, link
 
     found: dict[str, Any] = {}
-    pace = 0.0
+    run = None
     if args.run:
-        run, measured = _calibration(args)
-        found["calibration"] = {"run": run["id"], **asdict(measured)}
-        left = max(0, run.get("total_steps", 0) - run.get("step", 0))
+        run, measured = calibration(args)
+        total, step = run.run.get("total_steps", 0), run.run.get("step", 0)
+        found["calibration"] = {"run": run.run["id"], **asdict(measured)}
         found["run"] = {
-            "id": run["id"],
-            "step": run.get("step", 0),
-            "total_steps": run.get("total_steps", 0),
-            "whole_s": measured.step_s * run.get("total_steps", 0),
-            "left_s": measured.step_s * left,
+            "id": run.run["id"],
+            "step": step,
+            "total_steps": total,
+            "whole_s": measured.step_s * total,
+            "left_s": measured.step_s * max(0, total - step),
         }
-        pace = measured.tokens_per_s
         if not args.model:
             return found
-        if not pace:
-            raise InputError("does not say how many tokens a step has", where="--run", mend="leave --run out")
     plan = plan_of(args)
     args.seq_used = plan.seq
-    if not args.card and not pace:
+    if not args.card and run is None:
         raise InputError("names no card", where="--card", mend="name one (4090, A100 80GB, H200)")
-    card = find(args.card or "24GB")
+    named = find(args.card) if args.card else None
+    tokens_per_s = pace(run, measured, plan, named) if run is not None else 0.0
+    card = named or (run and run.card) or find("24GB")
     if plan.gpus > 1 and not args.link:
         raise InputError("names no link between the cards", where="--link", mend='as --link "PCIe 4 x16"')
     took = planner.duration(
@@ -232,7 +219,7 @@ def _duration(args: argparse.Namespace) -> dict[str, Any]:
         _tokens(args, plan.tokens * plan.accumulate * plan.gpus),
         gb_s=link(args.link) if args.link else 0.0,
         mfu=_mfu(args.mfu) if args.mfu else None,
-        tokens_per_s=pace,
+        tokens_per_s=tokens_per_s,
     )
     return {
         **found,

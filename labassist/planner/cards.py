@@ -106,6 +106,17 @@ def find(text: str) -> Card:
     return Card(f"{gib:g} GiB", gib * 1024, gib * 1024 * USABLE_SHARE, source="as given")
 
 
+def of_gpu(name: str) -> Card | None:
+    """Return the card of the table that a driver's name (`NVIDIA A100-SXM4-80GB`) means, None where none is."""
+    spellings = {_fold(name), re.sub(r"sxm\d|pcie", "", _fold(name))}
+    named = [
+        card
+        for card in known()
+        if any(re.search(rf"(?<!\d){_fold(card.name)}(?!\d)", one) for one in spellings)
+    ]
+    return max(named, key=lambda card: len(card.name), default=None)
+
+
 def _fold(text: str) -> str:
     """Return a name without what people spell differently."""
     return re.sub(
