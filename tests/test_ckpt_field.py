@@ -97,3 +97,43 @@ def test_of_two_runs_in_one_folder_the_later_ones_files_are_whole(tmp_path: Path
     assert check(path).verdict == "DEGRADED" and "written-over" in codes(check(path))
     seal(tmp_path, path, "later")
     assert check(path).verdict == "EXACT"
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize(
+    ("held", "presence", "verdict"),
+    [
+        ({"state": {}}, "torn", "BROKEN"),
+        ([1, 2], "torn", "BROKEN"),
+        ({"state": 3, "param_groups": []}, "torn", "BROKEN"),
+        ({"state": {}, "param_groups": [{"betas": (0.9, 0.99), "params": [0, 1, 2]}]}, "absent", "DEGRADED"),
+        ({"state": {}, "param_groups": [{"momentum": 0.9, "params": [0, 1, 2]}]}, "absent", "DEGRADED"),
+        (
+            {"state": {0: {"step": make.STEP}}, "param_groups": [{"betas": (0.9, 0.99), "params": [0]}]},
+            "absent",
+            "DEGRADED",
+        ),
+        ({"state": {}, "param_groups": [{"momentum": 0, "params": [0, 1, 2]}]}, "present", "EXACT"),
+    ],
+    ids=["no-groups", "a-list", "no-state", "adam", "momentum", "adam-counts-only", "plain-sgd"],
+)
+@pytest.mark.parametrize(("form", "name"), [(make.hf, "optimizer.pt"), (make.accelerate, "optimizer.bin")])
+def test_an_optimizer_without_its_moments_is_seen(
+    form: Callable[[Path], Path], name: str, held: Any, presence: str, verdict: str, tmp_path: Path
+) -> None:
+    path = form(tmp_path)
+    torch.save(held, path / name)
+    report = check(path)
+    assert report.found.states["optimizer"] == presence
+    # Accelerate keeps no step: an optimizer without moments may have been saved before the first one.
+    assert report.verdict == verdict
+
+
+def test_weights_without_a_gradient_are_normal_where_the_seal_says_so(tmp_path: Path) -> None:
+    path = make.hf(tmp_path / "labs")
+    held = torch.load(path / "optimizer.pt", weights_only=True)
+    del held["state"][1]
+    torch.save(held, path / "optimizer.pt")
+    assert check(path).verdict == "DEGRADED" and "moments-few" in codes(check(path), "notice")
+    seal(tmp_path, path, "run")
+    assert check(path).verdict == "EXACT"

@@ -322,6 +322,8 @@ CASES: dict[str, Callable[[Path], Any]] = {
     "adapter-subfolder": after(lambda root: make.hf_peft(root, name="mine"), nothing),
     "adapter-dtype": after(half_adapter, nothing),
     "lora-b-zero": after(untrained, nothing),
+    "moments-missing": after(hf, lambda path: resave(path / "optimizer.pt", lambda v: v | {"state": {}})),
+    "moments-few": after(hf, lambda path: resave(path / "optimizer.pt", lambda v: v["state"].pop(1) and v)),
     "optimizer-count": after(hf, more_moments),
     "optimizer-shapes": after(hf, other_moments),
     "optimizer-paged": after(hf, eight_bit),

@@ -117,8 +117,8 @@ def check(
 def _report(path: Path, kind: Format, plan: Mapping[str, Any], verify: bool, memory: Memory | None) -> Report:
     try:
         found = kind.read(path, verify)
-        rules.judge(found, memory)
         sealed.compare(found, verify)
+        rules.judge(found, memory)
     except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError) as error:
         # Every reader expects what its framework writes. A file that somebody made by hand can hold anything.
         found = Description("unknown", path, states=dict.fromkeys(STATES, "torn"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from labassist.resume.codes import OLDER, Code
+from labassist.resume.codes import OLDER, RETRAIN, Code
 
 CODES: dict[str, Code] = {
     # ------------------------------------------------------------------ steps do not agree
@@ -144,6 +144,18 @@ CODES: dict[str, Code] = {
         "every lora_B is zero after {step} steps: the adapter was never trained",
         "The adapter adds nothing: the result is the base model.",
         "look for frozen adapter weights or a learning rate of 0, and train again",
+    ),
+    "moments-missing": Code(
+        "warning",
+        "the optimizer names {weights} weights and has moments of none",
+        "It is as after a reset: the first resumed loss is equal, then it jumps while the moments build up again.",
+        RETRAIN,
+    ),
+    "moments-few": Code(
+        "notice",
+        "{lacking} of the optimizer's {weights} weights have no moments",
+        "Normal for weights that never got a gradient (an unused layer); else their moments are lost.",
+        "see whether the model has that many unused weights; if not, " + OLDER,
     ),
     "optimizer-count": Code(
         "error",

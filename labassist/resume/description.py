@@ -44,6 +44,10 @@ class Moments:
     shapes: Counter[tuple[int, ...]] = field(default_factory=Counter)
     """Shapes of the moments that have their weight's shape, once a weight."""
     eight_bit: bool = False
+    lacking: int = 0
+    """Weights in groups of Adam's kind that have no moments."""
+    emptied: bool = False
+    """It is of a kind that keeps moments, and holds none."""
     bytes: int = 0
 
 

@@ -155,6 +155,17 @@ class Reader:
             self.found.add("file-torn", "optimizer", loaded.place.path, why=str(error))
             return None
 
+    def optimizer(self, path: Path, loaded: Loaded) -> Moments | None:
+        """Note the optimizer of a file that holds nothing else; what no optimizer could load is torn."""
+        value = loaded.value
+        parts = (value.get("state"), value.get("param_groups")) if isinstance(value, dict) else ()
+        if parts and isinstance(parts[0], dict) and isinstance(parts[1], list):
+            self.found.mark("optimizer", "present")
+            return self.moments(loaded, value)
+        self._torn("optimizer")
+        self.found.add("file-torn", "optimizer", path, why="it lacks an optimizer's state and param_groups")
+        return None
+
     def rng(self, path: Path, rank: int, loaded: Loaded) -> None:
         """Note the digest of a rank's generators, and under which rank's name the file was written."""
         self.found.mark("rng", "present")
@@ -226,6 +237,7 @@ def moments(loaded: Loaded, value: Any) -> Moments | None:
     groups = [group for group in value["param_groups"] if isinstance(group, dict)]
     named = [group.get("params") for group in groups]
     found = Moments(sum(len(names) for names in named if isinstance(names, list)), len(entries))
+    found.lacking, found.emptied = _lacking(entries, groups)
     counters: list[Tensor] = []
     for entry in entries.values():
         if not isinstance(entry, dict):
@@ -246,6 +258,24 @@ def moments(loaded: Loaded, value: Any) -> Moments | None:
             found.shapes.update(shapes)
     found.steps += loaded.numbers(counters)
     return found
+
+
+def _lacking(entries: dict[Any, Any], groups: list[dict[str, Any]]) -> tuple[int, bool]:
+    """Return how many weights of Adam's kind have no moments, and whether an optimizer that keeps some holds none."""
+    having = {
+        key
+        for key, entry in entries.items()
+        if isinstance(entry, dict)
+        and any(isinstance(entry[name], Tensor) for name in entry if name != "step")
+    }
+    lacking, stateful = 0, False
+    for group in groups:
+        momentum = group.get("momentum")
+        stateful |= "betas" in group or (isinstance(momentum, int | float) and momentum > 0)
+        names = group.get("params")
+        if "betas" in group and isinstance(names, list):
+            lacking += sum(1 for name in names if isinstance(name, int | str) and name not in having)
+    return lacking, stateful and not having
 
 
 def last_epoch(value: Any) -> int | None:

@@ -14,6 +14,9 @@ from labassist.resume.safepickle import DTYPES
 GIB = 1 << 30
 _PREFIXES = ("_orig_mod.", "module.", "_fsdp_wrapped_module.", "_forward_module.")
 
+_BY_WEIGHT = ("hf-trainer", "hf-peft", "accelerate", "plain")
+"""Formats that keep the moments of each weight on their own, and not of a rank's share or a stack of weights."""
+
 
 def judge(found: Description, memory: Memory | None) -> None:
     """Add the findings that come from comparing one part of a checkpoint with another."""
@@ -26,8 +29,29 @@ def judge(found: Description, memory: Memory | None) -> None:
         _optimizer_fits(found)
     if found.moments and found.moments.eight_bit:
         found.add("optimizer-paged", "optimizer")
+    if found.moments:
+        _moments(found)
     if found.moments and memory:
         _memory(found, memory)
+
+
+def _moments(found: Description) -> None:
+    """Say when weights have no moments although their optimizer keeps some for every weight that it moved."""
+    moments = found.moments
+    assert moments is not None
+    if moments.emptied and found.step != 0:
+        found.states["optimizer"] = "absent"
+        known: Severity | None = None if found.step else "notice"
+        found.add("moments-missing", "optimizer", severity=known, weights=moments.weights)
+    elif moments.lacking and found.format in _BY_WEIGHT and found.step != 0:
+        as_saved: Severity | None = "info" if found.facts.get("sealed") else None
+        found.add(
+            "moments-few",
+            "optimizer",
+            severity=as_saved,
+            lacking=moments.lacking,
+            weights=moments.weights,
+        )
 
 
 def _memory(found: Description, memory: Memory) -> None:

@@ -43,6 +43,7 @@ def compare(found: Description, verify: bool) -> None:
         differing = _differing(found.path, manifest["files"], verify)
         if not differing:
             what = "is as it was" if verify else "has the size that it had"
+            found.facts["sealed"] = verify
             found.add("sealed", run=manifest["run"], what=what)
             return
     manifest = manifests[0][1]

@@ -67,10 +67,12 @@ def _optimizer_and_scheduler(reader: Reader) -> None:
             loaded = reader.torch(file, stem)
             if loaded is None:
                 continue
+            if stem == "optimizer":
+                held = reader.optimizer(file, loaded)
+                found.moments = held if file == first else found.moments
+                continue
             found.mark(stem, "present")
-            if file == first and stem == "optimizer":
-                found.moments = reader.moments(loaded, loaded.value)
-            elif file == first:
+            if file == first:
                 found.scheduler_step = last_epoch(loaded.value)
 
 

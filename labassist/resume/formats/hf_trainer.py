@@ -179,8 +179,7 @@ def _optimizer_and_scheduler(reader: Reader) -> None:
     if optimizer:
         loaded = reader.torch(optimizer, "optimizer")
         if loaded:
-            found.mark("optimizer", "present")
-            found.moments = reader.moments(loaded, loaded.value)
+            found.moments = reader.optimizer(optimizer, loaded)
     elif not sharded and not with_deepspeed:
         found.add("optimizer-missing", "optimizer", path / OPTIMIZERS[0])
     if scheduler.is_file():
