@@ -83,6 +83,33 @@ def test_text_names_defaults_and_verdict(capsys: pytest.CaptureFixture[str]) -> 
         assert words in text
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--model", "llama-2-7b", "--seq", "8192", "--batch", "1"], "made for 4,096 positions"),
+        (["--model", "llama-2-7b", "--seq", "4096", "--batch", "1"], ""),
+        (["--model", "qwen2.5-0.5b", "--card", "T4"], "T4 has no native bf16"),
+        (
+            ["--model", "qwen2.5-0.5b", "--card", "V100 16GB", "--method", "full", "--dtype", "mixed"],
+            "no native bf16",
+        ),
+        (["--model", "qwen2.5-0.5b", "--card", "T4", "--method", "full", "--dtype", "fp32"], ""),
+        (["--model", "qwen2.5-0.5b", "--card", "4090"], ""),
+    ],
+)
+def test_what_may_not_do_what_was_meant_is_noted(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, answer = ask(capsys, "memory", *words)
+    assert [said in one for one in answer["warnings"]] == [True] * bool(said)
+    main(["plan", "memory", *words])
+    assert ("note: " in capsys.readouterr().out) is bool(said)
+    _, answer = ask(
+        capsys, "time", *words, "--tokens", "1M", *([] if "--card" in words else ["--card", "H200"])
+    )
+    assert bool(answer["warnings"]) is bool(said)
+
+
 def published() -> list[dict[str, Any]]:
     path = Path(__file__).parent.parent / "bench" / "planner_published.toml"
     rows: list[dict[str, Any]] = tomllib.loads(path.read_text())["row"]

@@ -124,6 +124,19 @@ def test_a_pace_over_the_cards_peak_is_refused_and_a_like_run_is_taken() -> None
             pace(other, quick, made, card)
 
 
+def test_time_and_cost_say_where_the_card_does_not_hold_it(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--model", "llama-3.1-8b", "--method", "full", "--tokens", "1M", "--card"]
+    for what in ("time", "cost"):
+        for card, fits in (("4090", False), ("H200", True)):
+            status, made = ask(capsys, what, *words, card)
+            assert (status, made["fits"]) == (0, fits)
+            assert main(["plan", what, *words, card]) == 0
+            told = capsys.readouterr().out
+            assert ("DOES NOT FIT RTX 4090: needs " in told) is not fits
+            assert ("of 23.6 GiB" in told) is not fits
+    assert ask(capsys, "cost", "--hours", "1", "--card", "4090")[1]["fits"] is None
+
+
 @pytest.mark.parametrize(
     ("gpu", "card"),
     [

@@ -187,7 +187,9 @@ def _duration(args: argparse.Namespace) -> dict[str, Any]:
     from labassist.cli.plan import plan_of
     from labassist.cli.plan_pace import calibration, pace
     from labassist.planner import time as planner
+    from labassist.planner.answer import warnings
     from labassist.planner.cards import find, link
+    from labassist.planner.memory import estimate
 
     found: dict[str, Any] = {}
     run = None
@@ -210,7 +212,8 @@ def _duration(args: argparse.Namespace) -> dict[str, Any]:
         raise InputError("names no card", where="--card", mend="name one (4090, A100 80GB, H200)")
     named = find(args.card) if args.card else None
     tokens_per_s = pace(run, measured, plan, named) if run is not None else 0.0
-    card = named or (run and run.card) or find("24GB")
+    real = named or (run.card if run is not None else None)
+    card = real or find("24GB")
     if plan.gpus > 1 and not args.link:
         raise InputError("names no link between the cards", where="--link", mend='as --link "PCIe 4 x16"')
     took = planner.duration(
@@ -221,10 +224,15 @@ def _duration(args: argparse.Namespace) -> dict[str, Any]:
         mfu=_mfu(args.mfu) if args.mfu else None,
         tokens_per_s=tokens_per_s,
     )
+    memory = estimate(plan)
     return {
         **found,
         "settings": plan.settings(),
         "card": card.name,
+        "usable_gib": real.usable_gib if real else None,
+        "total_gib": memory.total_gib,
+        "fits": memory.fits(real) if real else None,
+        "warnings": warnings(plan, real),
         "tflops": card.tflops,
         "flops_a_token": planner.flops_a_token(plan),
         **asdict(took),
@@ -279,7 +287,7 @@ def cost(args: argparse.Namespace) -> int:
         hours_a_month=args.hours_a_month,
         idle_watts=args.idle_watts,
     )
-    answer["time"] = took
+    answer |= {"time": took, "fits": took["fits"] if took else None}
     emit(answer, args.json, lambda: cost_text(answer))
     return 0
 

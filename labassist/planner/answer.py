@@ -23,6 +23,22 @@ MOMENTS = {
 }
 
 
+def warnings(plan: Plan, card: Card | None) -> list[str]:
+    """Return what a person should know of a plan that can be made, and may not do what was meant."""
+    found = []
+    longest = plan.model.config.get("max_position_embeddings")
+    if isinstance(longest, int) and plan.seq > longest:
+        found.append(
+            f"{plan.model.name} was made for {longest:,} positions: {plan.seq:,} tokens a sequence are beyond them"
+        )
+    if card is not None and not card.bf16 and plan.dtype != "fp32":
+        found.append(
+            f"{card.name} has no native bf16, which this plan counts on: a trainer needs fp16 there (as large), "
+            "or fp32"
+        )
+    return found
+
+
 def memory_answer(plan: Plan, card: Card | None, *, dry_run: bool = False) -> dict[str, Any]:
     """Return CONTRACT's document of `plan memory`.
 
@@ -45,6 +61,7 @@ def memory_answer(plan: Plan, card: Card | None, *, dry_run: bool = False) -> di
     answer["settings"] = plan.settings()
     answer["parameters"] = plan.model.parameters
     answer["trainable"] = plan.trainable
+    answer["warnings"] = warnings(plan, card)
     answer["suggestions"] = suggestions(plan, card) if card is not None and not answer["fits"] else []
     if card is not None:
         answer["largest_batch"] = largest_batch(plan, card)
@@ -84,6 +101,7 @@ def memory_text(answer: dict[str, Any]) -> str:
         lines.append(f"  {'':<14}{other:8.2f} GiB  by formula: {word}, {100 * answer['apart']:.1f}% apart")
     if answer["card"] is not None:
         lines += ["", *_verdict(answer)]
+    lines += [f"  note: {one}" for one in answer["warnings"]]
     if answer.get("vllm"):
         vllm = answer["vllm"]
         lines += [
@@ -125,7 +143,12 @@ def _verdict(answer: dict[str, Any]) -> list[str]:
         f"  as it is, it needs {held[0]}" if held else "  as it is, no single card of the table holds it"
     )
     if not answer["suggestions"]:
-        return [*lines, "  no change of these settings makes it fit: take a smaller model"]
+        other = "take a smaller model"
+        if answer["settings"]["method"] == "inference":
+            other += (
+                ", or a larger card; one model over several cards (tensor parallelism) is not covered here"
+            )
+        return [*lines, f"  no change of these settings makes it fit: {other}"]
     lines.append("  what would fit, cheapest first:")
     for one in answer["suggestions"]:
         lines.append(f"    {' '.join(one['options'])}  ->  {one['total_gib']:.2f} GiB")

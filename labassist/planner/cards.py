@@ -28,6 +28,8 @@ class Card:
     bandwidth: float = 0.0
     watts: float = 0.0
     source: str = ""
+    bf16: bool = True
+    """Whether it computes in bf16 natively; a card that the table lacks is taken to."""
 
     @property
     def gib(self) -> float:
@@ -100,9 +102,8 @@ def find(text: str) -> Card:
     sold = [card for card in cards if 0.97 * gib <= card.gib <= 1.001 * gib]
     if sold and unit in ("gb", "g"):
         least = min(sold, key=lambda card: card.usable_mib)
-        return Card(
-            f"{size.group(1)} GB, as the {least.name}", least.total_mib, least.usable_mib, source=least.source
-        )
+        name = f"{size.group(1)} GB, as the {least.name}"
+        return Card(name, least.total_mib, least.usable_mib, source=least.source, bf16=least.bf16)
     return Card(f"{gib:g} GiB", gib * 1024, gib * 1024 * USABLE_SHARE, source="as given")
 
 

@@ -23,6 +23,18 @@ def duration(seconds: float) -> str:
     return f"{seconds:.2g} s" if seconds < 1 else f"{seconds:.1f} s"
 
 
+def room_lines(answer: dict[str, Any]) -> list[str]:
+    """Return what a plan of time or cost says of memory: nothing where the card holds it."""
+    lines = [f"  note: {one}" for one in answer["warnings"]]
+    if answer["fits"] is False:
+        lines.insert(
+            0,
+            f"  DOES NOT FIT {answer['card']}: needs {answer['total_gib']:.1f} of {answer['usable_gib']:.1f} GiB, "
+            "so it will not run as planned; see labassist plan memory",
+        )
+    return lines
+
+
 def time_text(answer: dict[str, Any]) -> str:
     """Return `plan time`."""
     lines = []
@@ -54,6 +66,7 @@ def time_text(answer: dict[str, Any]) -> str:
             else "pace from the run"
         ),
     ]
+    lines += room_lines(answer)
     traffic = answer["communication"]
     if settings["gpus"] > 1:
         lines.append(
@@ -79,6 +92,8 @@ def cost_text(answer: dict[str, Any]) -> str:
         f"  people   {answer['people']:,.2f} {sign}: {answer['people_hours']:g} h, "
         f"{100 * answer['people_share']:.0f}% of it all",
     ]
+    if answer["time"]:
+        lines[1:1] = room_lines(answer["time"])
     if not answer["people_hours"]:
         lines.append(
             "           (none counted: cleaning, debugging and evaluating take most hours; --people-hours)"
