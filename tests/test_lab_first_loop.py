@@ -165,6 +165,7 @@ def test_the_lab_is_a_mix_and_every_run_is_short(lab: Lab) -> None:
             assert step.run.profile in ("tiny", "borrowed")
 
 
+@pytest.mark.slow
 def test_a_first_run_is_measured_against_its_own_alphabet(workspace: Workspace) -> None:
     """The first checked step by the command line: locked without a guess, then measured."""
     root = workspace.root

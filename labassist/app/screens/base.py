@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 Parameters = tuple[object, ...]
 
 
+NEWEST = (messages.RunsChanged, messages.Notice)
+"""Messages of which a screen that could not hear needs only the newest."""
+
+KEPT = (messages.RunGrew, messages.RunGone, messages.Answered, *NEWEST)
+"""Messages that wait for a screen that cannot hear now."""
+
+
 class LabScreen(Screen[Any]):
     """One screen of the app. It hears from the desk through `hear`, and offers what `can` allows."""
 
@@ -101,23 +108,28 @@ class LabScreen(Screen[Any]):
     def tell(self, message: Message) -> None:
         """Hear now, or when this screen is in front again: Textual would repaint all for a screen behind."""
         if self.app.screen is self and self._stands():
+            self._hear_missed()
             self.hear(message)
-        elif isinstance(message, (messages.RunGrew, messages.RunGone, messages.Answered, messages.Notice)):
-            if isinstance(message, messages.Notice):
-                self._missed = [one for one in self._missed if not isinstance(one, messages.Notice)]
+        elif isinstance(message, KEPT):
+            if isinstance(message, NEWEST):
+                self._missed = [one for one in self._missed if type(one) is not type(message)]
             self._missed.append(message)  # a curve must not miss points while the help is read
 
     def _stands(self) -> bool:
         """Say whether the parts are there: not before they are laid out, nor while they are taken away."""
-        return self._laid_out and self.is_attached and bool(self.query("#body > *"))
+        parts = self.query("#body *")
+        return self._laid_out and self.is_attached and bool(parts) and all(one.is_mounted for one in parts)
+
+    def _hear_missed(self) -> None:
+        missed, self._missed = self._missed, []
+        for message in missed:
+            self.hear(message)
 
     def on_screen_resume(self) -> None:
         """Catch up with what happened while another screen was in front."""
         self.lab.follow()
         if self._stands():
-            missed, self._missed = self._missed, []
-            for message in missed:
-                self.hear(message)
+            self._hear_missed()
             self.catch_up()
             self.refresh_lines()
 
