@@ -41,7 +41,8 @@ def register(sub: Subparsers) -> None:
         inner,
         "prove",
         prove,
-        help="run a job unbroken and interrupted, and say whether the resumed run is the same bit for bit",
+        help="run a job unbroken and interrupted, and say whether the resumed run is the same bit for bit; "
+        "a script writes into its own output_dir, which must hold no checkpoints of other runs",
         example="labassist ckpt prove 01-first-loop/train --profile tiny --at 50\n"
         "labassist ckpt prove --kill -- python my_train.py\n"
         "labassist ckpt prove -- torchrun --standalone --nproc-per-node 2 my_train.py",

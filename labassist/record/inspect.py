@@ -99,6 +99,28 @@ def folder_of(path: str | Path, manifest: dict[str, Any]) -> Path:
     return workspace_of(place.parents[1]) / manifest["folder"] if "folder" in manifest else place
 
 
+def manifests_of(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """Return the manifests about another trainer's checkpoint, with their places, the newest first.
+
+    They are looked for in the ledgers of the workspaces around `folder`. One that cannot be read is left to
+    the audit, which names it.
+    """
+    folder = folder.resolve()
+    digits = folder.name.rpartition("-")[2]
+    step = checkpoint_name(int(digits)) if digits.isdecimal() else "step-????????"
+    found = []
+    for root in folder.parents:
+        for place in (root / "ledger" / "runs").glob(f"*/{CHECKPOINTS}/{step}{FOREIGN_SUFFIX}"):
+            try:
+                manifest = json.loads(place.read_bytes())
+                if folder_of(place, manifest).resolve() == folder and isinstance(manifest["files"], dict):
+                    found.append((place.stat().st_mtime_ns, place, manifest))
+            except (OSError, ValueError, KeyError, TypeError):
+                continue
+    found.sort(key=lambda one: one[0], reverse=True)
+    return [(place, manifest) for _time, place, manifest in found]
+
+
 def workspace_of(run_folder: Path) -> Path:
     """Return the workspace of a run folder, `<workspace>/ledger/runs/<id>`."""
     return run_folder.resolve().parents[2]

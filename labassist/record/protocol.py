@@ -85,6 +85,8 @@ class Order:
     resume: Resume | None = None
     stop_after: int | None = None
     """Step after which to save and stop, as if asked from outside."""
+    experiment: bool = False
+    """One of the runs of `ckpt prove` or `ablate`: it must not write over checkpoints of other runs."""
     root: Path | None = None
     """The workspace, or a replay's copy of it; None when the script was run by hand."""
     folder: Path | None = None
@@ -201,6 +203,7 @@ def _to_order(data: Any, path: Path) -> Order:
             and Resume(
                 resume["run"], int(resume["step"]), Path(resume["path"]), tuple(resume.get("drop", ()))
             ),
+            experiment=data.get("experiment") is True,
             stop_after=None if stop_after is None else int(stop_after),
             root=Path(data["root"]) if data.get("root") else None,
             folder=path.parent,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
+from labassist.errors import InputError
 from labassist.record import protocol
-from labassist.record.inspect import workspace_of
+from labassist.record.inspect import manifests_of, workspace_of
 from labassist.record.protocol import Order
 
 _claimed: list[int] = []
@@ -32,6 +34,25 @@ def claim(folder: Path) -> bool:
     return True
 
 
+def _of_others(folder: Path) -> Path | None:
+    """Return a checkpoint in a folder that no run of an experiment (`ckpt prove`, `ablate`) wrote last."""
+    for path in sorted(folder.glob("checkpoint-*")):
+        manifests = manifests_of(path)
+        if not manifests or not _experiment(manifests[0][0].parents[1]):
+            return path
+    return None
+
+
+def _experiment(run_folder: Path) -> bool:
+    """Say whether a run was one of an experiment, or went on from one of these."""
+    try:
+        order = json.loads((run_folder / "order.json").read_bytes())
+    except (OSError, ValueError):
+        return False
+    origin = (order.get("resume") or {}).get("run")
+    return order.get("experiment") is True or bool(origin and _experiment(run_folder.parent / origin))
+
+
 def settle(trainer: Any, order: Order) -> None:
     """Keep what the trainer writes out of the way: of the original in a replay, of the code in git."""
     folder, root = Path(trainer.args.output_dir).resolve(), order.root
@@ -42,6 +63,12 @@ def settle(trainer: Any, order: Order) -> None:
         trainer.args.output_dir = str(root / "trainer-output")
         print(f"labassist: a replay: output_dir is {trainer.args.output_dir}", file=sys.stderr)
         return
+    if order.experiment and (taken := _of_others(folder)):
+        raise InputError(
+            f"an experiment would write over {taken.name}, which is not of one",
+            where=str(folder),
+            mend="move the checkpoints there aside, or give the script an output_dir of its own for this",
+        )
     inside = folder.is_relative_to(root) and folder != root and folder != Path.cwd().resolve()
     ours = not folder.exists() or all(one.name.startswith("checkpoint-") for one in folder.iterdir())
     if protocol.rank() == 0 and inside and ours and not os.path.lexists(folder / ".gitignore"):

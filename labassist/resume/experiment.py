@@ -13,6 +13,7 @@ from labassist.ledger import curves
 from labassist.ledger.curves import Curve, Tail
 from labassist.ledger.records import Origin
 from labassist.ledger.store import Ledger
+from labassist.record.inspect import committed
 from labassist.resume.check import Report
 from labassist.resume.check import check as check_path
 from labassist.runs import life
@@ -31,6 +32,8 @@ _VERBS = {"stop": "stopped", "kill": "killed", "vanish": "gone with its machine"
 STEPS_AFTER = 3
 """Steps that must follow the resume: some faults show only at the second, and in the weights after it."""
 _POLL_S = 0.002
+_SAVE_S = 120.0
+"""How long a save that has begun is waited for before a kill."""
 
 
 @dataclass
@@ -96,6 +99,7 @@ def interrupt(
     After each but the last interruption it goes on to the next. Raises InputError when a run fails, is too
     short, or leaves no checkpoint to go on from.
     """
+    plan = replace(plan, experiment=True)
     steps = plan.flat.get("steps")
     _fit(at, steps if isinstance(steps, int) else None)
     name = "ckpt"
@@ -107,7 +111,8 @@ def interrupt(
     say(f"the run that is {verb} at step {at[0]}")
     note, stop_after = f"{name}: interrupted at step {at[0]}", at[0] if how == "stop" else None
     started = launch(workspace, ledger, replace(plan, note=note, stop_after=stop_after))
-    interrupted = _interrupted(ledger, started, at[0], how, follow)
+    kept = list(committed(ledger.run_folder(unbroken["id"])))
+    interrupted = _interrupted(ledger, started, at[0], _due(kept, 0, at[0]), how, follow)
     first = min(curves.joined(ledger, started).steps, default=1)
     if first != 1:
         raise InputError(
@@ -120,17 +125,23 @@ def interrupt(
         say(f"the run that goes on from step {origins[-1][0].step} and is {verb} at step {step}")
         note, stop_after = f"{name}: interrupted at step {step}", step if how == "stop" else None
         started = go_on(workspace, ledger, started, [], note, stop_after=stop_after).run
-        interrupted = _interrupted(ledger, started, step, how, follow)
+        due = _due(kept, origins[-1][0].step, step)
+        interrupted = _interrupted(ledger, started, step, due, how, follow)
         origins.append(_origin(ledger, interrupted, say))
     report = check_path(origins[-1][1], verify=False)
     assert isinstance(report, Report)
     return Experiment(workspace, ledger, follow, say, unbroken, interrupted, origins, report)
 
 
-def _interrupted(ledger: Ledger, run_id: str, at: int, how: How, follow: Follow) -> dict[str, Any]:
+def _due(kept: list[int], since: int, at: int) -> int:
+    """Return the last step up to `at` of which the unbroken run has a checkpoint; 0 for none after `since`."""
+    return max((step for step in kept if since < step <= at), default=0)
+
+
+def _interrupted(ledger: Ledger, run_id: str, at: int, due: int, how: How, follow: Follow) -> dict[str, Any]:
     """Follow a run that stops at step `at`, or end it there; return its document."""
     if how != "stop":
-        _end_at(ledger, run_id, at, life.kill if how == "kill" else life.vanish)
+        _end_at(ledger.run_folder(run_id), at, due, life.kill if how == "kill" else life.vanish)
     interrupted = follow(run_id)
     if interrupted["state"] == "finished":
         raise InputError(
@@ -184,12 +195,18 @@ def _finished(run: dict[str, Any]) -> dict[str, Any]:
     return run
 
 
-def _end_at(ledger: Ledger, run_id: str, at: int, end: Callable[[Path], None]) -> None:
-    """End the run (SIGKILL) once its curve has reached step `at`."""
-    folder = ledger.run_folder(run_id)
+def _end_at(folder: Path, at: int, due: int, end: Callable[[Path], None]) -> None:
+    """End the run (SIGKILL) once its curve has reached step `at` and its checkpoint of step `due` is whole.
+
+    A save that began before `at` is written and hashed while training goes on, so with quick steps it may
+    end after it; it is waited for, but not for ever.
+    """
     tail = Tail(folder / "metrics-rank0.jsonl")
+    reached, patience = False, _SAVE_S
     while life.held(folder / "alive"):
-        if any(row["step"] >= at for row in tail.poll()):
+        reached = reached or any(row["step"] >= at for row in tail.poll())
+        if reached and (max(committed(folder), default=0) >= due or patience <= 0):
             end(folder)
             return
         time.sleep(_POLL_S)
+        patience -= _POLL_S if reached else 0

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from labassist.record.inspect import FOREIGN_SUFFIX, folder_of
+from labassist.record.inspect import manifests_of
 from labassist.record.protocol import file_sha256
 from labassist.resume.description import Description
 
@@ -32,7 +30,7 @@ def compare(found: Description, verify: bool) -> None:
     """
     if found.format == "labassist":
         return
-    manifests = sorted(_manifests(found.path), key=lambda pair: pair[0].stat().st_mtime, reverse=True)
+    manifests = manifests_of(found.path)
     if not manifests:
         if bare := next(iter(_safetensors(found.path)), None):
             found.add("unsealed", "model", bare)
@@ -56,20 +54,6 @@ def compare(found: Description, verify: bool) -> None:
         if state:
             found.mark(state, "torn")
         found.add("hash-mismatch", state, found.path / name, why=f"{why} (sealed by run {manifest['run']})")
-
-
-def _manifests(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield the manifests about `folder` in the ledgers of the workspaces around it."""
-    digits = folder.name.rpartition("-")[2]
-    step = f"step-{int(digits):08d}" if digits.isdecimal() else "step-????????"
-    for root in folder.parents:
-        for place in (root / "ledger" / "runs").glob(f"*/checkpoints/{step}{FOREIGN_SUFFIX}"):
-            try:
-                manifest = json.loads(place.read_bytes())
-                if folder_of(place, manifest).resolve() == folder and isinstance(manifest["files"], dict):
-                    yield place, manifest
-            except (OSError, ValueError, KeyError, TypeError):
-                continue  # the audit names a manifest that cannot be read; this checkpoint is not to blame
 
 
 def _differing(folder: Path, files: dict[str, dict[str, Any]], verify: bool) -> dict[str, str]:

@@ -64,6 +64,8 @@ class Plan:
     """Folder with the labassist that the trainer imports; None: a copy of the one that runs now."""
     inputs: dict[str, dict[str, str]] = field(default_factory=dict)
     stop_after: int | None = None
+    experiment: bool = False
+    """One of the runs of `ckpt prove` or `ablate`."""
     env: dict[str, str] | None = None
     """The recorded environment variables of a replay; None: those of this process."""
     cwd: str = "."
@@ -189,6 +191,8 @@ def describe(
         "cwd": str(root / plan.cwd),
         "env": changes,
     }
+    if plan.experiment:
+        order["experiment"] = True
     if plan.terms.document():
         order["terms"] = plan.terms.document()
     return record, order
