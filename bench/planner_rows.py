@@ -138,7 +138,7 @@ def published() -> list[Row]:
 
 
 def label(plan: Plan) -> str:
-    """Return a row's name: what differs from the stock trainer's defaults."""
+    """Return a row's name: what differs from the settings that most rows were measured with."""
     words = [plan.model.name, plan.method, f"{plan.batch} x {plan.seq}"]
     words.append("checkpointing" if plan.checkpointing else "no checkpointing")
     if plan.dtype != "bf16":
@@ -147,6 +147,7 @@ def label(plan: Plan) -> str:
         words.append(plan.attention)
     if plan.adapted and (plan.lora_r != 16 or plan.lora_targets == ("all-linear",)):
         words.append(f"r {plan.lora_r} {','.join(plan.lora_targets)}")
+    # Not the planner's default: the rows were measured with these unless they name another.
     if plan.optimizer.label != ("adamw_torch" if plan.method == "full" else "paged_adamw_8bit"):
         words.append(plan.optimizer.label)
     if plan.loss == "full" and plan.trainer == "trl":

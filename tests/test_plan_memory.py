@@ -16,7 +16,7 @@ from labassist.errors import InputError
 from labassist.planner import arch, cards, formula, inference
 from labassist.planner.formula import GIB
 from labassist.planner.memory import PARTS, estimate
-from labassist.planner.plan import Plan
+from labassist.planner.plan import STOCK_OPTIMIZER, Plan
 from labassist.planner.suggest import largest_batch
 from tests.test_imports import loaded
 
@@ -78,6 +78,7 @@ def test_text_names_defaults_and_verdict(capsys: pytest.CaptureFixture[str]) -> 
         "lora_r 16",
         "q_proj,k_proj,v_proj,o_proj",
         "loss chunked",
+        "optim adamw_torch_fused",
         "bf16",
     ):
         assert words in text
@@ -108,6 +109,24 @@ def test_what_may_not_do_what_was_meant_is_noted(
         capsys, "time", *words, "--tokens", "1M", *([] if "--card" in words else ["--card", "H200"])
     )
     assert bool(answer["warnings"]) is bool(said)
+
+
+def test_the_default_optimizer_is_the_same_for_every_method() -> None:
+    for method in ("full", "lora", "qlora"):
+        assert plan(method=method).settings()["optim"] == STOCK_OPTIMIZER
+
+
+@pytest.mark.slow
+def test_the_default_optimizer_is_the_stock_trainers(tmp_path: Path) -> None:
+    trl = pytest.importorskip("trl")
+    made = trl.SFTConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to=[])
+    assert made.optim.value == STOCK_OPTIMIZER
+
+
+def test_inference_that_does_not_fit_says_what_is_not_covered(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "memory", "--model", "qwen2.5-72b", "--method", "inference", "--card", "24GB"]) == 1
+    text = capsys.readouterr().out
+    assert "or a larger card" in text and "tensor parallelism" in text
 
 
 def published() -> list[dict[str, Any]]:
@@ -323,6 +342,14 @@ def test_a_config_that_is_no_json_says_so(
         (["--model", "gpt2", "--card", "0GB"], "no card's memory"),
         (["--model", "gpt2", "--card=-24GB"], "unknown card"),
         (["--model", "gpt2", "--gpus", "2", "--dry-run"], "of one GPU"),
+        (
+            ["--model", "gpt2", "--method", "full", "--lora-r", "8"],
+            "--lora-r: says nothing with --method full",
+        ),
+        (["--model", "gpt2", "--method", "inference", "--optim", "sgd"], "--optim: says nothing"),
+        (["--model", "gpt2", "--method", "inference", "--no-checkpointing"], "--checkpointing: says nothing"),
+        (["--model", "gpt2", "--method", "inference", "--strategy", "fsdp"], "--strategy: says nothing"),
+        (["--model", "gpt2", "--method", "inference", "--gpus", "2"], "tensor parallelism"),
     ],
 )
 def test_bad_input_is_one_line(

@@ -13,7 +13,7 @@ from labassist.errors import InputError, did_you_mean
 from labassist.planner import arch, cards, cost, optim
 from labassist.planner import time as timing
 from labassist.planner.answer import memory_answer
-from labassist.planner.plan import ATTENTIONS, LOSSES, METHODS, STRATEGIES, Plan
+from labassist.planner.plan import ATTENTIONS, LOSSES, METHODS, STOCK_OPTIMIZER, STRATEGIES, Plan
 
 DOUBLES = tuple(2**power for power in range(24))
 BATCHES = tuple(sorted({part * 2**power for part in (2, 3) for power in range(12)} | {1}))
@@ -111,7 +111,7 @@ class Form:
         """Say whether a setting means something beside the others."""
         method: str = self.values["method"]
         trains = method != "inference"
-        if name in TRAINING:
+        if name in TRAINING or name == "gpus":
             return trains
         if name in ADAPTING:
             return method in ("lora", "qlora")
@@ -192,13 +192,10 @@ class Form:
         if isinstance(value, int):
             return short(value) if field.name == "tokens" else f"{value:,}"
         if field.name == "optim" and not value:
-            return f"{self._plan_default_optimizer()} (default)"
+            return f"{STOCK_OPTIMIZER} (default)"
         if field.name == "lora_targets" and not value:
             return "attention (default)"
         return str(value)
-
-    def _plan_default_optimizer(self) -> str:
-        return "adamw_torch" if self.values["method"] == "full" else "paged_adamw_8bit"
 
     def plan(self) -> Plan:
         """Return the checked plan. Raises InputError where the settings do not go together."""

@@ -15,6 +15,16 @@ labassist plan memory --model ./my-model --method full --card H200 --gpus 4 --st
 labassist plan memory --model llama-3.1-8b --method inference --seq 8192 --batch 16 --card 4090"""
 
 
+_ADAPTING, _TRAINING = ("lora", "qlora"), ("full", "lora", "qlora")
+ONLY = {
+    **dict.fromkeys(("lora_r", "lora_targets", "lora_dropout"), _ADAPTING),
+    **dict.fromkeys(
+        ("optim", "accumulate", "checkpointing", "loss", "padded", "trainer", "strategy"), _TRAINING
+    ),
+}
+"""Options that say nothing beside every method, and the methods that they belong to."""
+
+
 def register(sub: Subparsers) -> None:
     """Add the commands of this group."""
     from labassist.cli import plan_more
@@ -62,7 +72,7 @@ def model_options(parser: Parser, *, needed: bool = True) -> None:
     )
     add("--method", metavar="M", help="full, lora, qlora or inference (default: qlora)")
     add("--dtype", metavar="D", help="bf16, fp32, or mixed: fp32 weights under autocast (default: bf16)")
-    add("--optim", metavar="NAME", help="by transformers' name (default: as the method implies)")
+    add("--optim", metavar="NAME", help="by transformers' name (default: adamw_torch_fused)")
     add("--seq", type=int, metavar="N", help="tokens a sequence (default: 1024)")
     add("--batch", type=int, metavar="N", help="sequences a forward on one GPU (default: 8)")
     add("--accumulate", type=int, metavar="N", help="forwards a step (default: 1)")
@@ -82,7 +92,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
     """Return the checked plan that the options mean. Raises InputError."""
     from labassist.errors import InputError
     from labassist.planner.arch import load
-    from labassist.planner.plan import TRAINERS, Plan
+    from labassist.planner.plan import METHODS, TRAINERS, Plan
 
     if not args.model:
         raise InputError("names no model", where="--model", mend="give a name, a config.json or a folder")
@@ -91,6 +101,14 @@ def plan_of(args: argparse.Namespace) -> Plan:
         for name in Plan.__dataclass_fields__
         if name not in ("model", "lora_targets") and (value := getattr(args, name, None)) is not None
     }
+    method = given.get("method", Plan.method)
+    for name, methods in ONLY.items():
+        if getattr(args, name, None) is not None and method in METHODS and method not in methods:
+            raise InputError(
+                f"says nothing with --method {method}",
+                where=f"--{name.replace('_', '-')}",
+                mend=f"leave it out, or take --method {' or '.join(methods)}",
+            )
     if args.lora_targets is not None:
         given["lora_targets"] = tuple(filter(None, args.lora_targets.split(",")))
         if not given["lora_targets"]:

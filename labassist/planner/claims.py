@@ -93,7 +93,7 @@ CHECKS: dict[str, Callable[[], list[float]]] = {
     "sum-13b": lambda: [26.4 * 4 + 4.3 + 1.8, 8 * THIRTEEN, 16 * THIRTEEN, 18 * THIRTEEN],
     "loader-vram": lambda: [4 * 2048 * 8 * 3 / 1e6],
     "six-to-twelve": lambda: [
-        _total("qwen2.5-7b", method="full", seq=1024, batch=1) - 0.75,
+        _total("qwen2.5-7b", method="full", optim="adamw_torch", seq=1024, batch=1) - 0.75,
         16 / 2,
         18 / 2,
         8 / 2,

@@ -16,20 +16,23 @@ LOSSES = ("chunked", "full")
 STRATEGIES = ("ddp", "fsdp", "zero1", "zero2", "zero3")
 TRAINERS = ("trl", "loop")
 
+STOCK_OPTIMIZER = "adamw_torch_fused"
+"""What transformers 5 and TRL 1.16 take with torch 2.8 or later where nothing is said (TrainingArguments.optim)."""
+
 LIMITS = {"seq": 10_000_000, "batch": 100_000, "accumulate": 1_000_000, "gpus": 65_536, "lora_r": 65_536}
 """Sizes beyond these are typing mistakes."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One planned run. Defaults are those of TRL 1.16's SFTTrainer with the recipe of lab 07."""
+    """One planned run. Defaults are those of TRL 1.16's SFTTrainer."""
 
     model: Architecture
     method: str = "qlora"
     dtype: str = "bf16"
     """bf16: weights in bf16; fp32; mixed: fp32 weights under bf16 autocast."""
     optim: str = ""
-    """Empty: adamw_torch for full, paged_adamw_8bit for lora and qlora."""
+    """Empty: `STOCK_OPTIMIZER`, whatever the method."""
     seq: int = 1024
     batch: int = 8
     accumulate: int = 1
@@ -60,9 +63,7 @@ class Plan:
     @property
     def optimizer(self) -> optimizers.Optimizer:
         """The optimizer that is meant."""
-        return optimizers.describe(
-            self.optim or ("adamw_torch" if self.method == "full" else "paged_adamw_8bit")
-        )
+        return optimizers.describe(self.optim or STOCK_OPTIMIZER)
 
     @property
     def autocast(self) -> bool:
@@ -110,6 +111,12 @@ class Plan:
             value = getattr(self, name)
             if type(value) is not int or not 1 <= value <= limit:
                 raise InputError(f"{value} is not from 1 to {limit:,}", where="--" + name.replace("_", "-"))
+        if not self.trains and self.gpus > 1:
+            raise InputError(
+                "one model served over several cards (tensor parallelism) is not covered",
+                where=f"--gpus {self.gpus}",
+                mend="plan one card, each with a copy of the model",
+            )
         if 0 < self.model.positions < self.seq:
             raise InputError(
                 f"{self.model.name} has learned {self.model.positions:,} positions, and no more",
@@ -144,6 +151,6 @@ class Plan:
             for name in ("lora_r", "lora_targets", "lora_dropout"):
                 values.pop(name)
         if not self.trains:
-            for name in ("optim", "accumulate", "checkpointing", "loss", "trainer"):
+            for name in ("optim", "accumulate", "checkpointing", "loss", "trainer", "padded"):
                 values.pop(name)
         return values

@@ -172,7 +172,8 @@ def _shorter(plan: Plan) -> Iterator[Step]:
     seq = plan.seq
     while seq > 256:
         seq //= 2
-        yield Step("seq", f"--seq {seq}", "faster", "longer examples are cut or split", _set(seq=seq))
+        effect = "longer examples are cut or split" if plan.trains else "longer texts do not go in"
+        yield Step("seq", f"--seq {seq}", "faster", effect, _set(seq=seq))
 
 
 def _set(**changes: Any) -> Callable[[Plan], Plan]:
