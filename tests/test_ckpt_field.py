@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import ckpt_layouts as make
 import pytest
 import torch
-from test_ckpt_findings import another_run, seal, sealed
+from test_ckpt_findings import another_run, closed, seal, sealed, without_rights
 
-from labassist.resume.check import Report
+from labassist.errors import InputError
+from labassist.resume.check import Report, Several
 from labassist.resume.check import check as inspect
 
 
@@ -137,3 +139,29 @@ def test_weights_without_a_gradient_are_normal_where_the_seal_says_so(tmp_path: 
     assert check(path).verdict == "DEGRADED" and "moments-few" in codes(check(path), "notice")
     seal(tmp_path, path, "run")
     assert check(path).verdict == "EXACT"
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "trainer_state.json"])
+def test_a_file_that_may_not_be_read_is_not_called_damaged(name: str) -> None:
+    report = without_rights(closed(name), check)
+    assert report.verdict == "BROKEN"
+    told = [one for one in report.found.findings if one.severity == "error" and one.path == name]
+    assert [one.code for one in told] == ["file-unreadable"]
+    assert "Permission denied" in told[0].message and "chmod" in told[0].mend
+    assert codes(report, "error") <= {"file-unreadable", "weights-missing"}
+
+
+@pytest.mark.fault
+def test_a_folder_that_may_not_be_read_leaves_the_others_to_be_checked() -> None:
+    def two(root: Path) -> Path:
+        make.hf(root)
+        (root / "checkpoint-4").mkdir(mode=0)
+        return root
+
+    several = without_rights(two, inspect)
+    assert isinstance(several, Several) and several.chosen
+    assert several.chosen.found.path.name == "checkpoint-5" and several.verdict == "EXACT"
+    assert codes(several.reports[0]) == {"file-unreadable"}
+    with pytest.raises(InputError, match="checkpoint-4: cannot read: Permission denied"):
+        without_rights(two, lambda root: inspect(root / "checkpoint-4") if os.geteuid() else None)

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,38 @@ def cut(name: str, size: int = -1) -> Callable[[Path], None]:
         (path / name).write_bytes(data[:size])
 
     return change
+
+
+def without_rights(make_it: Callable[[Path], Path], look: Callable[[Path], Any]) -> Any:
+    """Return what `look` says of a checkpoint to somebody who may not read everything, even under root.
+
+    It is made, and once looked at, before: what is imported on the way may not be readable either.
+    """
+    place = Path(tempfile.mkdtemp())
+    place.chmod(0o755)
+    root = os.geteuid() == 0
+    try:
+        path = make_it(place)
+        for file in place.rglob("*.safetensors"):
+            if file.stat().st_mode & 0o777:
+                file.chmod(0o644)  # the library writes them for their owner only
+        look(path)
+        if root:
+            os.seteuid(65534)
+        return look(path)
+    finally:
+        if root:
+            os.seteuid(0)
+        shutil.rmtree(place)
+
+
+def closed(name: str) -> Callable[[Path], Path]:
+    def make_it(root: Path) -> Path:
+        path = hf(root)
+        (path / name).chmod(0)
+        return path
+
+    return make_it
 
 
 def flip_member(path: Path) -> None:
@@ -252,6 +285,7 @@ CASES: dict[str, Callable[[Path], Any]] = {
     "never-completed": after(hf, lambda path: (path / "checkpoint-is-incomplete.txt").write_text("")),
     "file-empty": after(hf, lambda path: (path / "scheduler.pt").write_bytes(b"")),
     "file-torn": after(hf, cut("model.safetensors")),
+    "file-unreadable": lambda _root: without_rights(closed("scheduler.pt"), check),
     "crc-mismatch": after(hf, flip_member),
     "hash-mismatch": after(make.ours, flip_ours),
     "sealed": lambda root: check(sealed(root)),

@@ -97,7 +97,16 @@ def check(
     if not path.exists():
         raise InputError("there is nothing", where=str(path), mend="give a checkpoint's file or folder")
     path = path.resolve()
-    inner = [] if _single(path) else _candidates(path)
+    try:
+        if path.is_dir():
+            next(path.iterdir(), None)
+        inner = [] if _single(path) else _candidates(path)
+    except OSError as error:
+        raise InputError(
+            f"cannot read: {error.strerror}",
+            where=str(error.filename or path),
+            mend="give yourself the right to read it (chmod u+r, for a folder u+rx)",
+        ) from error
     if not inner:
         kind = _format(path)
         if kind is None:
@@ -124,12 +133,45 @@ def _report(path: Path, kind: Format, plan: Mapping[str, Any], verify: bool, mem
         found = Description("unknown", path, states=dict.fromkeys(STATES, "torn"))
         found.add("structure-unknown", None, why=" ".join(f"{type(error).__name__}: {error}".split()))
         return Report(found)
+    except OSError as error:
+        found = _Unreadable(error).read(path, verify)
     plans.compare(found, plan)
     return Report(found)
 
 
+class _Unreadable:
+    """What stands for a checkpoint's format where the system does not let one look."""
+
+    def __init__(self, error: OSError) -> None:
+        self._error = error
+
+    def detect(self, _path: Path) -> bool:
+        """Say yes: it is there."""
+        return True
+
+    def read(self, path: Path, _verify: bool) -> Description:
+        """Return that it cannot be read."""
+        found = Description("unknown", path, states=dict.fromkeys(STATES, "torn"))
+        place = Path(self._error.filename or path)
+        found.add("file-unreadable", None, place, why=self._error.strerror or str(self._error))
+        return found
+
+
 def _format(path: Path) -> Format | None:
-    return next((kind for kind in known() if kind.detect(path)), None)
+    try:
+        if path.is_dir():
+            next(path.iterdir(), None)
+    except OSError as error:
+        return _Unreadable(error)
+    return next((kind for kind in known() if _is(kind, path)), None)
+
+
+def _is(kind: Format, path: Path) -> bool:
+    """Say whether a path is of a kind; one part of it that cannot be read does not decide that."""
+    try:
+        return kind.detect(path)
+    except PermissionError:
+        return False
 
 
 def _single(path: Path) -> bool:
@@ -138,13 +180,11 @@ def _single(path: Path) -> bool:
         return True
     from labassist.resume.formats import accelerate, dcp, deepspeed, hf_trainer, ours, torchtune
 
-    if hf_trainer.FOLDER.fullmatch(path.name) or torchtune.detect(path):
+    if hf_trainer.FOLDER.fullmatch(path.name) or _is(torchtune, path):
         return True
-    if any(kind.detect(path) for kind in (ours, accelerate, dcp, deepspeed)):
+    if any(_is(kind, path) for kind in (ours, accelerate, dcp, deepspeed)):
         return True
-    return hf_trainer.detect(path) and not any(
-        hf_trainer.FOLDER.fullmatch(one.name) for one in path.iterdir()
-    )
+    return _is(hf_trainer, path) and not any(hf_trainer.FOLDER.fullmatch(one.name) for one in path.iterdir())
 
 
 def _candidates(path: Path) -> list[tuple[Path, Format]]:

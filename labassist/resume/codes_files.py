@@ -19,6 +19,12 @@ CODES: dict[str, Code] = {
         "Loading fails, or worse, gives other numbers than were saved.",
         OLDER,
     ),
+    "file-unreadable": Code(
+        "error",
+        "it cannot be read here: {why}",
+        "Nothing is known about its content: it may be whole.",
+        "give yourself the right to read it (chmod u+r, for a folder u+rx, or chown) and check again",
+    ),
     "crc-mismatch": Code(
         "error",
         "the bytes of {member} are not those that were saved (CRC-32)",

@@ -40,8 +40,7 @@ class Reader:
             self._torn(state)
             self.found.add("json-torn", state, path, why=_short(error))
         except OSError as error:
-            self._torn(state)
-            self.found.add("file-torn", state, path, why=error.strerror)
+            self._unreadable(error, path, state)
         return None
 
     def json_table(self, path: Path, state: str | None = None) -> dict[str, Any] | None:
@@ -71,8 +70,7 @@ class Reader:
                 self.found.add("file-torn", state, path, rank, why=why)
             return None
         except OSError as error:
-            self._torn(state)
-            self.found.add("file-torn", state, path, rank, why=error.strerror)
+            self._unreadable(error, path, state, rank)
             return None
         self.names(loaded.globals, path, state, rank)
         return loaded
@@ -91,6 +89,9 @@ class Reader:
                 if at and entry.begin != entries[at - 1].end:
                     raise CheckpointError(f"the tensor {entry.name} overlaps another, or leaves a gap")
         except CheckpointError as error:
+            if isinstance(error.__cause__, OSError):
+                self._unreadable(error.__cause__, path, state)
+                return None
             self._torn(state)
             self.found.add("file-torn", state, path, why=error.what)
             return None
@@ -194,12 +195,19 @@ class Reader:
             if path.stat().st_size:
                 return False
         except OSError as error:
-            self._torn(state)
-            self.found.add("file-missing", state, path, rank, why=error.strerror)
+            if isinstance(error, FileNotFoundError):
+                self._torn(state)
+                self.found.add("file-missing", state, path, rank, why=error.strerror)
+            else:
+                self._unreadable(error, path, state, rank)
             return True
         self._torn(state)
         self.found.add("file-empty", state, path, rank)
         return True
+
+    def _unreadable(self, error: OSError, path: Path, state: str | None, rank: int | None = None) -> None:
+        self._torn(state)
+        self.found.add("file-unreadable", state, path, rank, why=error.strerror or str(error))
 
     def _torn(self, state: str | None) -> None:
         if state:
