@@ -81,6 +81,20 @@ def test_a_recorded_run_is_the_measure(workspace: Workspace) -> None:
     assert made["calibration"]["step_s"] > 0
     assert made["run"]["whole_s"] == pytest.approx(made["calibration"]["step_s"] * run["total_steps"])
     assert made["run"]["left_s"] == 0
+    step_s = made["calibration"]["step_s"]
+    more = run_answer("plan", "time", "--run", "@last", "--steps", "1k", cwd=workspace.root)
+    assert more["asked"] == {"steps": 1000, "seconds": pytest.approx(1000 * more["calibration"]["step_s"])}
+    tokens = str(50 * run["tokens_per_step"])
+    more = run_answer("plan", "time", "--run", "@last", "--tokens", tokens, cwd=workspace.root)
+    assert more["asked"]["seconds"] == pytest.approx(50 * step_s)
+    for words, said in (
+        (("--calibrate", "5"), "--calibrate: 5 steps are too few"),
+        (("--batch", "4"), "--batch: says nothing without a model"),
+        (("--card", "4090"), "--card: says nothing without a model"),
+        (("--steps", "4", "--tokens", "1"), "once"),
+    ):
+        done = labassist("plan", "time", "--run", "@last", *words, cwd=workspace.root, status=2)
+        assert said in done.stderr
     # The same model, planned for the same machine.
     context, own = run["config"]["context"], workspace.root / "config.json"
     sizes = {"n_embd": 16, "n_layer": 1, "n_head": run["config"]["model.heads"], "vocab_size": 128}
@@ -349,6 +363,8 @@ MODEL = ["--model", "qwen2.5-7b", "--card", "4090"]
         (["time", *MODEL, "--tokens", "1M", "--gpus", "2"], "no link"),
         (["time", *MODEL, "--tokens", "1M", "--gpus", "2", "--link", "PCIe 9"], "unknown link"),
         (["time", "--card", "4090", "--tokens", "1M"], "names no model"),
+        (["time", *MODEL, "--tokens", "1M", "--epochs", "3"], "--epochs: says nothing without"),
+        (["time", *MODEL, "--tokens", "1M", "--method", "inference"], "is no training"),
         (["cost"], "names no model"),
         (["cost", "--hours", "1"], "needs a card or its price"),
         (["cost", "--hours", "x", "--card", "4090"], "no range"),

@@ -171,6 +171,10 @@ def _tokens(args: argparse.Namespace, a_step: int) -> float:
     if len(given) != 1:
         raise InputError("say how much is trained, once", where="--tokens, --examples or --steps")
     amount = count(getattr(args, given[0]), f"--{given[0]}")
+    if args.epochs != 1 and given[0] != "examples":
+        raise InputError(
+            "says nothing without --examples", where="--epochs", mend=f"leave it out, or --{given[0]}"
+        )
     if given[0] == "steps":
         return amount * a_step
     if given[0] == "examples":
@@ -185,7 +189,7 @@ def _duration(args: argparse.Namespace) -> dict[str, Any]:
     from dataclasses import asdict
 
     from labassist.cli.plan import plan_of
-    from labassist.cli.plan_pace import calibration, pace
+    from labassist.cli.plan_pace import asked, calibration, pace
     from labassist.planner import time as planner
     from labassist.planner.answer import warnings
     from labassist.planner.cards import find, link
@@ -205,14 +209,18 @@ def _duration(args: argparse.Namespace) -> dict[str, Any]:
             "left_s": measured.step_s * max(0, total - step),
         }
         if not args.model:
-            return found
+            return {**found, **asked(args, measured)}
     plan = plan_of(args)
     args.seq_used = plan.seq
+    if not plan.trains:
+        raise InputError("is no training", where="--method inference", mend="take full, lora or qlora")
     if not args.card and run is None:
         raise InputError("names no card", where="--card", mend="name one (4090, A100 80GB, H200)")
     named = find(args.card) if args.card else None
     tokens_per_s = pace(run, measured, plan, named) if run is not None else 0.0
     real = named or (run.card if run is not None else None)
+    if run is not None and args.mfu:
+        raise InputError("says nothing beside a run's pace", where="--mfu", mend="leave it out, or --run")
     card = real or find("24GB")
     if plan.gpus > 1 and not args.link:
         raise InputError("names no link between the cards", where="--link", mend='as --link "PCIe 4 x16"')

@@ -155,3 +155,34 @@ def pace(trained: Trained, measured: Calibration, plan: Plan, card: Card | None)
             mend=mend,
         )
     return each
+
+
+def asked(args: argparse.Namespace, measured: Calibration) -> dict[str, Any]:
+    """Return how long --steps or --tokens take as the run itself goes; nothing where neither is given.
+
+    Raises InputError on an option that says nothing without a model.
+    """
+    from labassist.cli.plan_more import count
+    from labassist.planner.plan import Plan
+
+    for name in (*Plan.__dataclass_fields__, "card", "link", "mfu", "examples"):
+        if name != "model" and getattr(args, name, None) is not None:
+            raise InputError(
+                "says nothing without a model: a run alone is as it was",
+                where=f"--{name.replace('_', '-')}",
+                mend="give --model too, or leave it out",
+            )
+    given = [name for name in ("tokens", "steps") if getattr(args, name) is not None]
+    if not given:
+        return {}
+    if len(given) > 1:
+        raise InputError("say how much is trained, once", where="--tokens or --steps")
+    amount = count(getattr(args, given[0]), f"--{given[0]}")
+    steps = amount
+    if given[0] == "tokens":
+        if not measured.tokens_per_s:
+            raise InputError(
+                "the run does not say how many tokens a step has", where="--tokens", mend="give --steps"
+            )
+        steps = amount / (measured.tokens_per_s * measured.step_s)
+    return {"asked": {given[0]: amount, "seconds": steps * measured.step_s}}

@@ -50,6 +50,9 @@ def time_text(answer: dict[str, Any]) -> str:
                 f"  all {run['total_steps']} steps: {duration(run['whole_s'])} without evaluation and checkpoints; "
                 f"left: {duration(run['left_s'])}"
             )
+    if "asked" in answer:
+        (what, amount), (_, seconds) = answer["asked"].items()
+        lines.append(f"  {amount:,.0f} {what}: {duration(seconds)}")
     if "hours" not in answer:
         return "\n".join(lines)
     low, high = answer["hours"]
