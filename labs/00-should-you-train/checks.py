@@ -10,7 +10,7 @@ from labassist.course.model import Criterion, Measured
 SEEN, KEPT = 0.8, 0.95
 """Shares of the wrong labels that must be seen, and of the right ones that must be left alone."""
 
-SOURCE_LENGTH, REASON_LENGTH = 10, 30
+SOURCE_LENGTH, REASON_LENGTH = 4, 30
 """Characters below which a source or a reason says nothing."""
 
 
@@ -28,7 +28,7 @@ def _threshold(table: dict[str, Any], name: str, title: str, least: float, unit:
     return Criterion(
         title,
         value >= least and len(source) >= SOURCE_LENGTH,
-        f"at least {least:g} {unit}, and where that comes from",
+        f"at least {least:g} {unit}, and where that comes from ({SOURCE_LENGTH} characters or more)",
         f"{value:g} {unit}, {source or 'no source'}",
         f"thresholds.toml [{name}]",
     )
