@@ -78,6 +78,9 @@ def test_the_disk_must_hold_every_checkpoint(workspace: Workspace) -> None:
     assert "its 10 checkpoints of 0.1 GiB need 1.2 GiB of disk" in refused(
         workspace, machine(disk=1), "gpu", "device=cpu"
     )
+    assert "1.0 GiB are free, of which 0.2 GiB are kept for curves" in refused(
+        workspace, machine(disk=1), "gpu", "device=cpu"
+    )
     rarer = refused(workspace, machine(disk=1), "gpu", "device=cpu").rpartition("every.checkpoint=")[2]
     assert refused(workspace, machine(disk=1), "gpu", "device=cpu", f"every.checkpoint={rarer}") == ""
     assert "free some space" in refused(workspace, machine(disk=0.2), "gpu", "device=cpu")

@@ -236,7 +236,8 @@ def _disk(job: Job, needs: Needs, machine: MachineSample) -> Refusal | None:
     if room >= needs.checkpoint and needs.every:
         rarer = _set(job, "checkpoint", -(-needs.steps // (room // needs.checkpoint)))
     return Refusal(
-        f"{what} need {_gib(needs.checkpoint * count)} of disk, and {_gib(free)} are free",
+        f"{what} need {_gib(needs.checkpoint * count)} of disk, and {_gib(free)} are free, of which "
+        f"{_gib(DISK_RESERVE)} are kept for curves, logs and the ledger",
         rarer or "free some space, or move the workspace",
     )
 
