@@ -243,10 +243,12 @@ def test_the_workspaces_own_table_and_currency(
     [
         ("", "lacks as_of"),
         ("as_of =", "no TOML"),
-        ('as_of = "x"\ncurrency = "USD"\nelectricity = "cheap"\nperson = 1', "electricity = 'cheap'"),
-        ('as_of = "x"\ncurrency = "USD"\nelectricity = 1\nperson = -1', "person = -1"),
-        ('as_of = "x"\ncurrency = "USD"\nelectricity = 1\nperson = 1\nrent = 3', "rent is no table"),
-        ('as_of = "x"\ncurrency = "USD"\nelectricity = 1\nperson = 1', "no [rent] price"),
+        ('as_of = "yesterday"\ncurrency = "USD"', "as_of = 'yesterday' is no day"),
+        ('as_of = "2031-13"\ncurrency = "USD"', "as_of = '2031-13' is no day"),
+        ('as_of = "2031"\ncurrency = "USD"\nelectricity = "cheap"\nperson = 1', "electricity = 'cheap'"),
+        ('as_of = "2031"\ncurrency = "USD"\nelectricity = 1\nperson = -1', "person = -1"),
+        ('as_of = "2031"\ncurrency = "USD"\nelectricity = 1\nperson = 1\nrent = 3', "rent is no table"),
+        ('as_of = "2031"\ncurrency = "USD"\nelectricity = 1\nperson = 1', "no [rent] price"),
     ],
 )
 def test_a_price_table_that_cannot_be(
@@ -266,6 +268,10 @@ def test_power_adds_up_and_says_no(capsys: pytest.CaptureFixture[str]) -> None:
     assert made.amps_12v == pytest.approx(1000 / 12)
     assert any("inner card" in line for line in made.warnings)
     assert power.power(450, 1).fits is None
+    # 600 W at 12 V are 50 A: 80% of 62.5.
+    assert power.power(450, 1, rail_amps=63).fits is True
+    assert power.power(450, 1, rail_amps=62).fits is False
+    assert power.power(450, 1, supply_watts=600, rail_amps=63).fits is False
     assert power.power(450, 1, supply_watts=1000, rail_amps=40).fits is False
     assert ask(capsys, "power", "--card", "4090", "--gpus", "2", "--psu", "1000")[0] == 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,7 +67,7 @@ def prices(path: Path | None = None, workspace: Path | None = None) -> Prices:
         raise InputError(f"is no TOML: {error}", where=str(chosen), mend="mend it") from error
     return Prices(
         path=chosen,
-        as_of=str(_need(values, "as_of", chosen)),
+        as_of=_day(values, chosen),
         currency=str(_need(values, "currency", chosen)),
         electricity=_price(_need(values, "electricity", chosen), "electricity", chosen),
         person=_price(_need(values, "person", chosen), "person", chosen),
@@ -81,6 +82,19 @@ def _need(values: dict[str, Any], key: str, path: Path) -> Any:
             f"lacks {key}", where=str(path), mend="see the comments of the table that comes along"
         )
     return values[key]
+
+
+def _day(values: dict[str, Any], path: Path) -> str:
+    """Return when the prices were looked up: a year, a month or a day, as text or as TOML's own date."""
+    text = str(_need(values, "as_of", path))
+    found = re.fullmatch(r"\d{4}(?:-(\d\d)(?:-(\d\d))?)?", text)
+    if not found or not all(
+        1 <= int(one or 1) <= most for one, most in zip(found.groups(), (12, 31), strict=True)
+    ):
+        raise InputError(
+            f"as_of = {text!r} is no day", where=str(path), mend="write it as 2026-01-31 or 2026-01"
+        )
+    return text
 
 
 def _price(value: Any, key: str, path: Path) -> float:

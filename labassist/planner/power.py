@@ -10,7 +10,7 @@ HOST_WATTS = 150.0
 """A desktop's board, processor, memory, disks and fans under a loader's load."""
 
 SUPPLY_SHARE = 0.8
-"""Share of a power supply's rating that a load of hours should not pass."""
+"""Share of a power supply's rating, in watts and in amperes at 12 V, that a load of hours should not pass."""
 
 EXCURSION = 1.5
 """What a card draws for milliseconds over its limit; supplies after ATX 3.0 carry up to 2 for 100 microseconds
@@ -77,9 +77,14 @@ def power(
             warnings.append(
                 f"excursions of milliseconds may reach {burst:.0f} W: a supply older than ATX 3.0 may cut off"
             )
-    if rail_amps and amps > rail_amps:
-        fits = False
-        warnings.append(f"{amps:.0f} A at 12 V is over the supply's {rail_amps:.0f} A")
+    if rail_amps:
+        carried = amps <= SUPPLY_SHARE * rail_amps
+        fits = carried and fits is not False
+        if not carried:
+            warnings.append(
+                f"{amps:.0f} A at 12 V is over {SUPPLY_SHARE:.0%} of the supply's {rail_amps:.0f} A: take one of "
+                f"{amps / SUPPLY_SHARE:.0f} A or more"
+            )
     if gpus > 1:
         warnings.append(
             "an inner card breathes what the outer ones blow: watch its temperature and throttling "
