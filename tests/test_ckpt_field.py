@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,15 @@ from typing import Any
 import ckpt_layouts as make
 import pytest
 import torch
+from command import QUICK, answer, labassist
 from test_ckpt_findings import another_run, closed, seal, sealed, without_rights
 
 from labassist.errors import InputError
+from labassist.resume.allow import trust
 from labassist.resume.check import Report, Several
 from labassist.resume.check import check as inspect
+from labassist.resume.safepickle import Global
+from labassist.workspace import new
 
 
 def check(path: Path, **options: Any) -> Report:
@@ -165,3 +170,63 @@ def test_a_folder_that_may_not_be_read_leaves_the_others_to_be_checked() -> None
     assert codes(several.reports[0]) == {"file-unreadable"}
     with pytest.raises(InputError, match="checkpoint-4: cannot read: Permission denied"):
         without_rights(two, lambda root: inspect(root / "checkpoint-4") if os.geteuid() else None)
+
+
+def test_one_of_ours_without_its_manifest_is_broken_under_any_name(tmp_path: Path) -> None:
+    path = make.ours(tmp_path).rename(tmp_path / "copied")
+    (path / "manifest.json").unlink()
+    report = check(path)
+    assert report.found.format == "labassist" and report.verdict == "BROKEN"
+
+
+def test_the_generators_of_a_plain_file_are_known_by_the_names_that_people_use(tmp_path: Path) -> None:
+    tensors = make.weights()
+    held = {"model": tensors, "optimizer": make.optimizer_state(tensors), "scheduler": None}
+    torch.save(held | {"torch_rng": torch.get_rng_state(), "dataloader": {"at": 3}}, tmp_path / "mine.pt")
+    assert check(tmp_path / "mine.pt").verdict == "EXACT"
+    torch.save(held, tmp_path / "mine.pt")
+    told = [one for one in check(tmp_path / "mine.pt").found.findings if one.state == "rng"]
+    assert told[0].code == "format-limit" and told[0].message.startswith("no key that is known here")
+
+
+def test_a_folder_with_loose_files_beside_folders_reports_all(tmp_path: Path) -> None:
+    make.hf(tmp_path)
+    torch.save({"model": make.weights(), "step": 9000}, tmp_path / "best.pt")
+    shutil.copy(tmp_path / "checkpoint-5" / "model.safetensors", tmp_path)
+    shutil.copy(tmp_path / "checkpoint-5" / "training_args.bin", tmp_path)
+    several = inspect(tmp_path)
+    assert isinstance(several, Several) and several.chosen
+    names = [report.found.path.name for report in several.reports]
+    assert names == [tmp_path.name, "checkpoint-5", "best.pt"]
+    assert several.chosen.found.path.name == "checkpoint-5" and several.verdict == "EXACT"
+
+
+@pytest.mark.parametrize(
+    "name", ["torch.hub.load", "torch.serialization.load", "torch.load", "numpy.testing.x", "joblib.y"]
+)
+def test_what_loads_other_code_would_run(name: str) -> None:
+    module, _, what = name.rpartition(".")
+    assert trust(Global(module, what)) == "hostile"
+
+
+def test_a_run_is_checked_by_its_id_or_its_folder(tmp_path: Path) -> None:
+    path = sealed(tmp_path)
+    run = tmp_path / "ledger" / "runs" / "0123abcd"
+    (run / "order.json").write_text("{}")
+    assert answer("ckpt", "check", str(run), cwd=tmp_path)["step"] == make.STEP
+    (path.parent.parent.parent / "ledger" / "runs" / "empty").mkdir()
+    (tmp_path / "ledger" / "runs" / "empty" / "order.json").write_text("{}")
+    for words, what in (("ledger/runs/empty", "no whole checkpoint"), ("", "an empty path")):
+        told = labassist("ckpt", "check", words, cwd=tmp_path, status=2).stderr
+        assert what in told and told.count("\n") == 1
+    nowhere = labassist("ckpt", "check", "nothing", cwd=tmp_path, status=2).stderr
+    assert "there is nothing" in nowhere
+
+
+def test_the_last_run_of_a_workspace_is_checked_by_its_name(tmp_path: Path) -> None:
+    lab = new(tmp_path / "lab").workspace.root
+    job = ("01-first-loop/train", "--profile", "tiny", *QUICK)
+    run = answer("run", *job, cwd=lab)
+    for name in ("@last", run["id"]):
+        told = answer("ckpt", "check", name, cwd=lab)
+        assert {one["verdict"] for one in told["checkpoints"]} == {"EXACT"}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import answer
+from command import answer, labassist
 
 from labassist.workspace import new
 
@@ -87,3 +87,16 @@ def test_a_script_that_resumes_by_itself_is_refused(lab: Path) -> None:
     done = labassist(*words, cwd=lab, status=2)
     assert "by itself" in done.stderr or "finished before" in done.stderr
     assert not done.stdout or json.loads(done.stdout)
+
+
+@pytest.mark.fault
+def test_a_kill_soon_after_a_save_finds_the_checkpoint_sealed(lab: Path) -> None:
+    words = ('ckpt_real.trainer(Path("kill-out"))', "--at", "8", "--kill")
+    found = prove(lab, "killed.py", *words)
+    assert found["verdict"] == "BITWISE" and found["resumed_from"]["step"] in (4, 8)
+    script = ["--", sys.executable, "killed.py"]
+    again = answer("ckpt", "prove", "--at", "8", "--kill", "--threads", "1", *script, cwd=lab, deadline=600)
+    assert again["verdict"] == "BITWISE"
+    (lab / "kill-out" / "checkpoint-99").mkdir()
+    refused = labassist("ckpt", "prove", "--threads", "1", *script, cwd=lab, status=2, deadline=600)
+    assert "checkpoint-99" in refused.stderr

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from labassist.cli.parsing import Parser, Subparsers
 
 Answer = TypeVar("Answer")
@@ -33,8 +35,18 @@ def register(sub: Subparsers) -> None:
         help="say whether all that an exact resume needs is in a checkpoint, without loading it",
         example="labassist ckpt check outputs/checkpoint-500 --plan plan.toml",
     )
-    parser.add_argument("path", metavar="PATH", help="a checkpoint, or a folder of checkpoints")
-    parser.add_argument("--plan", metavar="FILE", help="TOML or JSON with what the resume is to do")
+    parser.add_argument(
+        "path",
+        metavar="PATH",
+        help="a checkpoint, a folder of checkpoints, or a run: its id, @last, its folder",
+    )
+    parser.add_argument(
+        "--plan",
+        metavar="FILE",
+        help="TOML or JSON with what the resume is to do: any of max_steps, num_train_epochs, "
+        "per_device_train_batch_size, gradient_accumulation_steps, world_size, dataset_length, packing, "
+        "zero_stage, precision, seed",
+    )
     parser.add_argument("--quick", action="store_true", help="sizes and structure only, no checksums")
 
     parser = command(
@@ -107,9 +119,48 @@ def check(args: argparse.Namespace) -> int:
     from labassist.resume.plan import read_plan
 
     plan = read_plan(Path(args.plan)) if args.plan else None
-    answer = inspect(Path(args.path), plan, verify=not args.quick, memory=memory())
+    answer = inspect(_place(args), plan, verify=not args.quick, memory=memory())
     emit(answer.document(), args.json, lambda: _text(answer.document()))
     return EXIT[answer.verdict]
+
+
+def _place(args: argparse.Namespace) -> Path:
+    """Return what is to be checked: a path as it is, or where the checkpoints of a run lie."""
+    from pathlib import Path
+
+    from labassist.errors import InputError
+    from labassist.record.inspect import committed, folder_of, read_manifest
+
+    path = Path(args.path)
+    if not args.path.strip():
+        raise InputError("an empty path", where="PATH", mend="give a checkpoint, a folder of them, or a run")
+    folder = path.resolve() if (path / "order.json").is_file() else None
+    if folder is None and not path.exists() and (args.path.startswith("@") or len(path.parts) == 1):
+        folder = _run_folder(args)
+    if folder is None:
+        return path
+    whole = committed(folder)
+    if not whole:
+        raise InputError(
+            "this run left no whole checkpoint", where=f"run {folder.name}", mend="give a folder with one"
+        )
+    last = list(whole.values())[-1]
+    return last.parent if last.is_dir() else folder_of(last, read_manifest(last))
+
+
+def _run_folder(args: argparse.Namespace) -> Path | None:
+    """Return the folder of the run that is meant, None where there is no workspace, or no such run and no `@`."""
+    from labassist.errors import InputError
+    from labassist.ledger.store import Ledger
+    from labassist.workspace import Workspace
+
+    try:
+        ledger = Ledger.open(Workspace.find(args.workspace).ledger, create=True)
+        return ledger.run_folder(ledger.find(args.path)["id"])
+    except InputError:
+        if args.path.startswith("@"):
+            raise
+        return None
 
 
 def prove(args: argparse.Namespace) -> int:

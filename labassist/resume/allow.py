@@ -147,6 +147,46 @@ _HOSTILE_MODULES = frozenset(
     ]
 )
 
+_HOSTILE_PARTS = (
+    "torch.hub",
+    "torch.jit",
+    "torch.package",
+    "torch.utils.cpp_extension",
+    "torch.utils.collect_env",
+    "numpy.distutils",
+    "numpy.f2py",
+    "numpy.testing",
+    "joblib",
+    "dill",
+    "cloudpickle",
+)
+"""Modules that load other pickles, build code, or run commands."""
+_HOSTILE_NAMES = frozenset(
+    [
+        "load",
+        "loads",
+        "load_url",
+        "load_state_dict_from_url",
+        "unpickle",
+        "read_pickle",
+        "run",
+        "system",
+        "popen",
+    ]
+    + [
+        "eval",
+        "exec",
+        "execfile",
+        "compile",
+        "open",
+        "getattr",
+        "__import__",
+        "import_module",
+        "load_library",
+    ]
+)
+"""Functions that do so wherever they are: what is foreign and has such a name would run code."""
+
 Trust = Literal["known", "foreign", "hostile"]
 
 
@@ -160,6 +200,10 @@ def trust(name: Global) -> Trust:
         return "known"
     top = name.module.partition(".")[0]
     if name.module in ("builtins", "__builtin__") or top in _HOSTILE_MODULES:
+        return "hostile"
+    if any(name.module == part or name.module.startswith(f"{part}.") for part in _HOSTILE_PARTS):
+        return "hostile"
+    if name.name.rpartition(".")[2] in _HOSTILE_NAMES:
         return "hostile"
     last = name.name.lstrip("_")
     if top in _FRAMEWORKS and last[:1].isupper() and "." not in name.name:

@@ -19,6 +19,11 @@ from labassist.resume.memory import Memory
 EXIT = {"EXACT": 0, "DEGRADED": 3, "BROKEN": 4}
 _ORDER = {"error": 0, "warning": 1, "notice": 2, "info": 3}
 _MISSING = ("weights-missing", "file-missing", "optimizer-missing", "scheduler-missing", "rng-missing")
+_PART = re.compile(
+    r"(optimizer|optim|scheduler|scaler|rng_state|random_states|training_args|custom_checkpoint|dl_state_dict|sampler)"
+    r"([._-]|$)|.*-\d{5}-of-\d{5}\."
+)
+"""Names of files that hold one state, or one shard of one."""
 _NUMBER = re.compile(r"\d+")
 
 
@@ -65,9 +70,10 @@ class Several:
 
     @property
     def chosen(self) -> Report | None:
-        """The newest one without a fault; else the newest that can be resumed at all."""
+        """The newest one without a fault, with an optimizer if any has; else the newest that can be resumed."""
         newest_first = self.reports[::-1]
         usable = [report for report in newest_first if report.whole]
+        usable.sort(key=lambda report: report.found.states["optimizer"] == "absent")
         usable += [report for report in newest_first if report.verdict != "BROKEN"]
         return usable[0] if usable else None
 
@@ -117,7 +123,7 @@ def check(
             )
         return _report(path, kind, plan or {}, verify, memory)
     reports = [_report(one, kind, plan or {}, verify, memory) for one, kind in inner]
-    reports.sort(key=_age)
+    reports.sort(key=lambda report: _age(report, path))
     several = Several(path, reports)
     _compare_siblings(several)
     return several
@@ -192,9 +198,13 @@ def _candidates(path: Path) -> list[tuple[Path, Format]]:
     children = sorted(path.iterdir())
     folders = [one for one in children if one.is_dir() and not one.name.startswith(".")]
     found = [(one, kind) for one in folders if (kind := _format(one))]
-    if found:
-        return [pair for pair in found if not _temporary(pair[0])] or found
     from labassist.resume.formats import nanochat, plain
+
+    if found:
+        found = [pair for pair in found if not _temporary(pair[0])] or found
+        loose = [one for one in children if one.is_file() and one.suffix in plain.SUFFIXES]
+        found += [(one, kind) for one in loose if not _part(one) and (kind := _format(one))]
+        return found + ([(path, plain)] if _is(plain, path) else [])
 
     steps = nanochat.steps(path)
     if len(steps) > 1:
@@ -205,12 +215,19 @@ def _candidates(path: Path) -> list[tuple[Path, Format]]:
     return [(one, kind) for one in files if (kind := _format(one))]
 
 
-def _age(report: Report) -> tuple[int, float]:
-    """Sort by step where it is known (or in the name), then by time."""
+def _part(file: Path) -> bool:
+    """Say whether a file is one of those that make up a folder's checkpoint, and none by itself."""
+    from labassist.resume.formats import plain
+
+    return file.stem in plain.STEMS or _PART.match(file.name) is not None
+
+
+def _age(report: Report, parent: Path) -> tuple[bool, int, float]:
+    """Sort the folder's own weights first, then by step where it is known (or in the name), then by time."""
     found = report.found
     numbers = _NUMBER.findall(found.path.stem)
     step = found.step if found.step is not None else int(numbers[-1]) if numbers else -1
-    return step, found.path.stat().st_mtime if found.path.exists() else 0.0
+    return found.path != parent, step, found.path.stat().st_mtime if found.path.exists() else 0.0
 
 
 def _temporary(path: Path) -> bool:

@@ -160,7 +160,7 @@ CODES: dict[str, Code] = {
     ),
     "format-limit": Code(
         "notice",
-        "this format does not store the {state} state{why}",
+        "{what} the {state} state{why}",
         "The run can go on, but not exactly as it would have.",
         "save that state yourself beside the checkpoint, or use a format that keeps it",
     ),

@@ -99,7 +99,7 @@ class Description:
             text = "" if path == self.path else str(path.relative_to(self.path))
         self.findings.append(finding(code, state, text, rank, severity, **facts))
 
-    def limit(self, *states: str, why: str = "") -> None:
-        """Say which states this format never stores."""
+    def limit(self, *states: str, why: str = "", what: str = "this format does not store") -> None:
+        """Say which states this format never stores, or in other words `what` is known of them."""
         for state in states:
-            self.add("format-limit", state, why=f" ({why})" if why else "")
+            self.add("format-limit", state, what=what, why=f" ({why})" if why else "")

@@ -104,7 +104,8 @@ def interrupt(
     _fit(at, steps if isinstance(steps, int) else None)
     name = "ckpt"
     say("the uninterrupted run")
-    unbroken = _finished(follow(launch(workspace, ledger, replace(plan, note=f"{name}: uninterrupted"))))
+    first_run = launch(workspace, ledger, replace(plan, note=f"{name}: uninterrupted"))
+    unbroken = _finished(ledger, follow(first_run))
     at = at or [max(1, unbroken["step"] // 2)]
     _fit(at, unbroken["step"])
     verb = _VERBS[how]
@@ -179,10 +180,11 @@ def _fit(at: Sequence[int], steps: int | None) -> None:
         )
 
 
-def _finished(run: dict[str, Any]) -> dict[str, Any]:
+def _finished(ledger: Ledger, run: dict[str, Any]) -> dict[str, Any]:
     if run["state"] != "finished":
+        why = _refusal(ledger.run_folder(run["id"]) / "log.txt") or run.get("reason", "")
         raise InputError(
-            f"the uninterrupted run {run['state']}: {run.get('reason', '')}".rstrip(": "),
+            f"the uninterrupted run {run['state']}: {why}".rstrip(": "),
             where=f"run {run['id']}",
             mend=f"see labassist logs {run['id']}",
         )
@@ -193,6 +195,13 @@ def _finished(run: dict[str, Any]) -> dict[str, Any]:
             mend="record it: labassist.record.attach(trainer)",
         )
     return run
+
+
+def _refusal(log: Path) -> str:
+    """Return the line of ours with which a trainer ended; empty where it ended otherwise."""
+    lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
+    last = lines[-1] if lines else ""
+    return last.removeprefix("labassist: ") if last.startswith("labassist: ") else ""
 
 
 def _end_at(folder: Path, at: int, due: int, end: Callable[[Path], None]) -> None:

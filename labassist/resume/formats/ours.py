@@ -23,6 +23,8 @@ def detect(path: Path) -> bool:
         return False
     if (path / inspect.MANIFEST).is_file():
         return True
+    if (path / inspect.COMMIT).is_file() and (path / inspect.STATE).is_file():
+        return True
     name = path.name.removesuffix(".tmp")
     ours = name.startswith("step-") and len(name) == 13 and name[5:].isdigit()
     return ours and any(

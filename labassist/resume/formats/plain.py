@@ -19,8 +19,21 @@ _KEYS = {
     "optimizer": ("optimizer", "optimizer_state_dict", "optim", "optimizer_state", "optimizers"),
     "scheduler": ("scheduler", "scheduler_state_dict", "lr_scheduler", "lr_scheduler_state_dict"),
     "scaler": ("scaler", "scaler_state_dict", "grad_scaler", "amp"),
-    "rng": ("rng", "rng_state", "rng_states", "random_state", "torch_rng_state"),
-    "data_position": ("data_position", "sampler", "dataloader", "loader", "data_loader", "sampler_state"),
+    "rng": (
+        *("rng", "rng_state", "rng_states", "random_state", "random_states", "torch_rng_state", "torch_rng"),
+        *(
+            "cpu_rng_state",
+            "cuda_rng_state",
+            "numpy_rng",
+            "numpy_rng_state",
+            "python_rng",
+            "python_rng_state",
+        ),
+    ),
+    "data_position": (
+        *("data_position", "sampler", "dataloader", "loader", "data_loader", "sampler_state"),
+        *("dataloader_state", "dataloader_state_dict", "loader_state", "train_loader", "sampler_state_dict"),
+    ),
 }
 """Names under which people keep the states in one dictionary."""
 _STEP = ("step", "global_step", "iter_num", "iteration", "steps", "iter", "it")
@@ -67,7 +80,10 @@ def read(path: Path, verify: bool) -> Description:
         found.limit("model", why="this is the data loader's part alone")
     elif found.weights is None and found.states["model"] == "absent":
         found.add("weights-missing", "model")
-    found.limit(*(state for state in STATES[1:] if found.states[state] == "absent" and state != "scaler"))
+    absent = [state for state in STATES[1:] if found.states[state] == "absent" and state != "scaler"]
+    weights = file is None or file.suffix == ".safetensors" or file.stem in STEMS
+    what = {} if weights or found.format == "torchdata" else {"what": "no key that is known here holds"}
+    found.limit(*absent, **what)
     found.mark("scaler", "not_applicable")
     return found
 
@@ -95,6 +111,8 @@ def _dictionary(reader: Reader, file: Path) -> None:
     for state in STATES[1:]:
         if held[state]:
             found.mark(state, "present")
+    if held["scheduler"] is None and any(name in value for name in _KEYS["scheduler"]):
+        found.mark("scheduler", "not_applicable")
     found.moments = reader.moments(loaded, held["optimizer"])
     found.scheduler_step = last_epoch(held["scheduler"])
     step = _first(value, _STEP)
