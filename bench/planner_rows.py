@@ -61,6 +61,11 @@ class Row:
         return f"{self.source}: {self.name}"
 
 
+def once(rows: list[Row]) -> list[Row]:
+    """Return the rows without those that repeat one: the same step under a cap that it kept within."""
+    return list({row.key: row for row in reversed(rows)}.values())[::-1]
+
+
 def measured(path: Path) -> list[Row]:
     """Return the rows of a file. Those with an error, or of a model unknown here, are left out by name."""
     rows = []
