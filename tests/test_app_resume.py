@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 from pathlib import Path
@@ -83,6 +84,37 @@ def test_the_ledgers_checkpoints_their_states_and_which_to_resume_from(written: 
         screen = await until(pilot, app, "✗ BROKEN", "✗ torn")
         rows = [line for line in screen.splitlines() if "abc001" in line]
         assert "BROKEN" in rows[0] and "▸ from it" in rows[1] and "from it" not in rows[0] + rows[2]
+
+    play(written.workspace, script)
+
+
+def test_of_runs_that_wrote_into_one_folder_only_the_last_ones_checkpoint_stands(written: Written) -> None:
+    folder = layouts.hf(written.workspace.root / "out")
+    runs = [written.run(number, [3.0, 2.5], total_steps=40) for number in (1, 2)]
+    with Ledger.open(written.workspace.ledger) as ledger:
+        for number, run in enumerate(runs):
+            name = f"checkpoints/step-{layouts.STEP:08d}.manifest.json"
+            place = ledger.run_folder(run) / name
+            place.parent.mkdir(exist_ok=True)
+            told = {"folder": "out/checkpoint-5", "files": {}, "run": run}
+            place.write_text(json.dumps(told))
+            row = {"run": run, "step": 5, "path": f"runs/{run}/{name}", "manifest": "0" * 64, "bytes": 4096}
+            time = f"2026-01-01T00:00:{30 + number}Z"
+            ledger.checkpoints.insert({**row, "tensors": 9, "curve": {}, "time": time})
+        places = checkpoints.read_checkpoints(ledger).places
+    assert [(place.run, place.over) for place in places] == [(runs[1], ""), (runs[0], runs[1])]
+    assert {place.path for place in places} == {folder}
+
+    async def script(pilot: Pilot[int], app: LabApp) -> None:
+        screen = await opened(pilot, app, "2 checkpoints in the ledger", "✓ EXACT")
+        rows = [line for line in screen.splitlines() if "abc00" in line]
+        assert "EXACT" in rows[0] and "✗ over" in rows[1] and "EXACT" not in rows[1]
+        await pilot.press("down")
+        await until(pilot, app, "abc002 wrote over it")
+        assert isinstance(app.screen, ResumeScreen)
+        app.screen.catch_up()
+        await pilot.pause(0.5)
+        assert app.screen.query_one("#places", Rows).here.run == runs[0]
 
     play(written.workspace, script)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,11 +55,21 @@ class Place:
     time: str = ""
     run: str = ""
     """Id of the run that made it; empty for a folder from elsewhere."""
+    over: str = ""
+    """Id of the later run that wrote into the same folder; empty where these are still its own files."""
+
+    def same(self, other: Place) -> bool:
+        """Say whether this is the same checkpoint of the same run, however it is listed now."""
+        return (self.path, self.run, self.step) == (other.path, other.run, other.step)
 
 
 def read_checkpoints(ledger: Ledger) -> CheckpointsRead:
-    """Return every checkpoint of the ledger that is still there, the newest run first, its newest step first."""
+    """Return every checkpoint of the ledger that is still there, the newest run first, its newest step first.
+
+    Several runs may have written into one folder: the files there are those of the last one.
+    """
     places = []
+    last: dict[Path, tuple[str, str]] = {}
     for row in ledger.checkpoints.all():
         if row.get("pruned"):
             continue
@@ -68,6 +78,11 @@ def read_checkpoints(ledger: Ledger) -> CheckpointsRead:
             places.append(
                 Place(path, path.parent, row["step"], row.get("bytes", 0), row.get("time", ""), row["run"])
             )
+            last[path] = max(last.get(path, ("", "")), (row.get("time", ""), row["run"]))
+    places = [
+        place if last[place.path][1] == place.run else replace(place, over=last[place.path][1])
+        for place in places
+    ]
     places.sort(key=lambda place: (place.run, place.step or 0), reverse=True)
     return CheckpointsRead(places)
 

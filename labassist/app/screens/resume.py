@@ -102,7 +102,7 @@ class ResumeScreen(LabScreen):
         if action == "finding":
             return bool(self._findings()) and not self.has_class("-open")
         if action == "check":
-            return place is not None and not self._of(place).busy
+            return place is not None and not place.over and not self._of(place).busy
         run = self._run(place)
         if action in ("prove", "ablate"):
             if run is None or (self.lab.runs and self.lab.runs.readonly):
@@ -239,7 +239,7 @@ class ResumeScreen(LabScreen):
     def _ask(self) -> None:
         """Have the highlighted one's folder read, unless it was."""
         place: Place | None = self.query_one("#places", Rows).here
-        if place is None or place.folder in self._checked:
+        if place is None or place.over or place.folder in self._checked:
             return
         if self._asked is not None:
             del self._checked[self._asked]  # given up: the highlight is elsewhere now
@@ -264,7 +264,7 @@ class ResumeScreen(LabScreen):
 
     def _found(self) -> Mapping[str, Any] | None:
         place: Place | None = self.query_one("#places", Rows).here
-        return self._of(place).of(place.path) if place else None
+        return self._of(place).of(place.path) if place and not place.over else None
 
     def _findings(self) -> list[Mapping[str, Any]]:
         found = self._found()
@@ -286,7 +286,7 @@ class ResumeScreen(LabScreen):
         rows = [*self._typed, *self._known]
         at = 0
         for index, place in enumerate(rows):
-            if here is not None and place.path == here.path:
+            if here is not None and place.same(here):
                 at = index
                 break
             if self._wanted and place.run == self._wanted:
@@ -312,6 +312,10 @@ class ResumeScreen(LabScreen):
                 if checked.quick:
                     parts.append([("sizes and structure only, no checksums", "warn")])
                 top = [fitted(parts, width)]
+            elif place.over:
+                top = [[(f"{marks.no} ", "bad"), (place.path.name, "strong")]]
+                why = f"Run {words.short(place.over)} wrote over it: the files there are of that run."
+                below = folded([[(why, "plain")]], width)
             elif checked.problem:
                 top = [[(f"{marks.no} ", "bad"), (place.path.name, "strong")]]
                 below = folded([[(checked.problem, "plain")]], width)
@@ -331,7 +335,7 @@ class ResumeScreen(LabScreen):
     def _place_cells(self, place: Place) -> list[Piece]:
         marks = self.lab.signs
         checked = self._of(place)
-        found = checked.of(place.path)
+        found = None if place.over else checked.of(place.path)
         run = self._run(place)
         if place.run:
             made = f"{words.short(place.run)}  {run['job'] if run else ''}"
@@ -342,12 +346,14 @@ class ResumeScreen(LabScreen):
                 else str(place.path)
             )
         verdict: Piece = ("reading" if place.folder == self._asked else "-", "dim")
-        if checked.problem:
+        if place.over:
+            verdict = (f"{marks.no} over", "dim")
+        elif checked.problem:
             verdict = (f"{marks.no} none", "bad")
         elif found is not None:
             sign, kind = checkpoints.VERDICTS[found["verdict"]]
             verdict = (f"{getattr(marks, sign)} {found['verdict']}", kind)
-        use = checked.resumes_from(place.path)
+        use = not place.over and checked.resumes_from(place.path)
         return [
             (made, "strong"),
             (f"{place.step:,}" if place.step is not None else "-", "plain"),
