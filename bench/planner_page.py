@@ -25,8 +25,8 @@ DeepSpeed's and PyTorch's code and compared with the dry run on other models. Th
 the planner was written: the dry run was corrected where they showed it to be wrong (CUDA's one-byte dropout masks;
 attention that neither repeats keys and values nor makes a mask; two cuBLAS workspaces), and the context (0.75 GiB) is
 nvidia-smi minus reserved in them. The published rows were at hand too, from before the first line was written: their
-small errors show that the planner reproduces them, and test nothing. The shares of fragmentation (`planner/memory.py`, SLACK) were chosen on other planned
-steps, replayed through a simulation of the allocator.
+small errors show that the planner reproduces them, and test nothing. The shares of fragmentation (`planner/memory.py`,
+SLACK) were chosen on other planned steps, replayed through a simulation of the allocator.
 
 The rows of `one-gpu` and `two-gpus` were measured afterwards. *Held out* below is what the planner said of them before
 anything was changed, with its commit. It was then corrected for what these rows showed, each for a reason in the code:
@@ -41,8 +41,8 @@ does not count (published v0.3 has no window).
 The rows of `later` were measured after those corrections and are held out for them; they showed two things more, that
 ZeRO-3 updates a billion numbers at a time and keeps whole gradients of the tables for a moment.
 
-Rows name their optimizer where it is not the one that most were measured with: adamw_torch for full (and the published
-rows), paged_adamw_8bit for lora and qlora. The planner's own default is adamw_torch_fused, the stock trainer's.
+Rows name their optimizer where it is not the one that most were measured with: adamw_torch for full,
+paged_adamw_8bit for lora and qlora. The planner's own default is adamw_torch_fused, the stock trainer's.
 A step that was measured whole and again under a cap counts once (smollm2-1.7b, full, 2 x 2048: the second stands in the
 table of the cap alone). FAIL on a line that is held out is a verdict on the planner as it was then.
 

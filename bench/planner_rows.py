@@ -63,7 +63,10 @@ class Row:
 
 def once(rows: list[Row]) -> list[Row]:
     """Return the rows without those that repeat one: the same step under a cap that it kept within."""
-    return list({row.key: row for row in reversed(rows)}.values())[::-1]
+    first: dict[str, Row] = {}
+    for row in rows:
+        first.setdefault(row.key, row)
+    return list(first.values())
 
 
 def measured(path: Path) -> list[Row]:
