@@ -230,3 +230,16 @@ def test_the_last_run_of_a_workspace_is_checked_by_its_name(tmp_path: Path) -> N
     for name in ("@last", run["id"]):
         told = answer("ckpt", "check", name, cwd=lab)
         assert {one["verdict"] for one in told["checkpoints"]} == {"EXACT"}
+
+
+def test_a_pipe_is_no_checkpoint(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="neither a file nor a folder"):
+        inspect(tmp_path / "pipe")
+
+
+def test_a_state_whose_file_would_run_code_is_not_called_present(tmp_path: Path) -> None:
+    path = make.hf(tmp_path)
+    held = torch.load(path / "optimizer.pt", weights_only=True)
+    torch.save(held | {"more": os.system}, path / "optimizer.pt")
+    assert check(path).found.states["optimizer"] == "inconsistent"

@@ -103,6 +103,10 @@ def check(
     if not path.exists():
         raise InputError("there is nothing", where=str(path), mend="give a checkpoint's file or folder")
     path = path.resolve()
+    if not path.is_file() and not path.is_dir():
+        raise InputError(
+            "neither a file nor a folder", where=str(path), mend="give a checkpoint's file or folder"
+        )
     try:
         if path.is_dir():
             next(path.iterdir(), None)

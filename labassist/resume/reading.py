@@ -219,6 +219,8 @@ class Reader:
             word = trust(name)
             if word != "known" and (path, name) not in self._reported:
                 self._reported.add((path, name))
+                if state and word == "hostile":
+                    self.found.mark(state, "inconsistent")
                 self.found.add(f"pickle-{word}", state, path, rank, name=str(name))
 
 
