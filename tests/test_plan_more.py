@@ -270,7 +270,9 @@ def test_power_adds_up_and_says_no(capsys: pytest.CaptureFixture[str]) -> None:
     assert power.power(450, 1).fits is None
     # 600 W at 12 V are 50 A: 80% of 62.5.
     assert power.power(450, 1, rail_amps=63).fits is True
-    assert power.power(450, 1, rail_amps=62).fits is False
+    small = power.power(450, 1, rail_amps=62)
+    assert small.fits is False
+    assert "take one of 63 A or more" in small.warnings[0]
     assert power.power(450, 1, supply_watts=600, rail_amps=63).fits is False
     assert power.power(450, 1, supply_watts=1000, rail_amps=40).fits is False
     assert ask(capsys, "power", "--card", "4090", "--gpus", "2", "--psu", "1000")[0] == 1

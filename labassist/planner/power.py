@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from labassist.errors import InputError
@@ -71,7 +72,7 @@ def power(
         if not fits:
             warnings.append(
                 f"{peak:.0f} W is over {SUPPLY_SHARE:.0%} of {supply_watts:.0f} W: take "
-                f"{peak / SUPPLY_SHARE:.0f} W or more, or lower the cards' limit (nvidia-smi -pl)"
+                f"{math.ceil(peak / SUPPLY_SHARE)} W or more, or lower the cards' limit (nvidia-smi -pl)"
             )
         elif burst > supply_watts:
             warnings.append(
@@ -83,7 +84,7 @@ def power(
         if not carried:
             warnings.append(
                 f"{amps:.0f} A at 12 V is over {SUPPLY_SHARE:.0%} of the supply's {rail_amps:.0f} A: take one of "
-                f"{amps / SUPPLY_SHARE:.0f} A or more"
+                f"{math.ceil(amps / SUPPLY_SHARE)} A or more"
             )
     if gpus > 1:
         warnings.append(
