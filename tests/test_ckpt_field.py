@@ -243,3 +243,10 @@ def test_a_state_whose_file_would_run_code_is_not_called_present(tmp_path: Path)
     held = torch.load(path / "optimizer.pt", weights_only=True)
     torch.save(held | {"more": os.system}, path / "optimizer.pt")
     assert check(path).found.states["optimizer"] == "inconsistent"
+
+
+def test_a_random_state_that_is_none_is_said_once(tmp_path: Path) -> None:
+    path = make.hf(tmp_path)
+    torch.save("hello", path / "rng_state.pth")
+    told = [one.code for one in check(path).found.findings if one.state == "rng" and one.severity == "error"]
+    assert told == ["file-torn"]

@@ -212,9 +212,12 @@ def _rng(reader: Reader) -> None:
         found.add("rng-missing", "rng", path / "rng_state.pth")
     for rank, file in sorted(ranks.items()):
         loaded = reader.torch(file, "rng", rank)
-        if loaded:
+        if loaded and not isinstance(loaded.value, dict):
+            found.mark("rng", "torn")
+            found.add("file-torn", "rng", file, rank, why="it holds no state of a random generator")
+        elif loaded:
             reader.rng(file, rank, loaded)
-            held = loaded.value if isinstance(loaded.value, dict) else {}
+            held = loaded.value
             for part in ("python", "numpy", "cpu"):
                 if part not in held:
                     found.add("rng-part-missing", "rng", file, rank, part=part)
