@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -75,6 +77,22 @@ def test_a_check_that_hangs_is_stopped_with_all_that_it_started(bare: Workspace,
         ask(bare, body, "2")
     own, child = map(int, note.read_text().split())
     assert gone(own) and gone(child)
+
+
+@pytest.mark.fault
+def test_a_check_ends_when_the_command_that_asked_is_killed(bare: Workspace, tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    body = f"open({str(note)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)"
+    checks = HEAD + "\n\ndef double(found: Evidence) -> list[Criterion]:\n    " + body.replace("\n", "\n    ")
+    write(bare, checks_py=checks)
+    words = [sys.executable, "-m", "labassist", "check", f"{ID}/double", "--workspace", str(bare.root)]
+    asked = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not (note.is_file() and note.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    asked.kill()
+    asked.wait()
+    assert gone(int(note.read_text()))
 
 
 @pytest.mark.fault

@@ -53,13 +53,19 @@ def edit(app: LabApp, path: Path, line: int) -> None:
     """Leave the screen to the editor until it ends. Raises InputError, which names file and line, where it cannot."""
     words = argv(path, line, os.environ)
     place = f"{path}:{line}"
+    status = 0
+    failed: OSError | ValueError | None = None
     try:
         with app.suspend():
-            status = subprocess.run(words, cwd=app.workspace.root, check=False).returncode
+            # Nothing may be raised in here: the terminal would stay the editor's.
+            try:
+                status = subprocess.run(words, cwd=app.workspace.root, check=False).returncode
+            except (OSError, ValueError) as error:
+                failed = error
     except SuspendNotSupported:
         raise InputError("the editor needs a terminal", where=place, mend="open the file elsewhere") from None
-    except OSError as error:
-        what = f"{words[0]} cannot be started: {error.strerror or error}"
-        raise InputError(what, where=place, mend="set EDITOR to one that is installed") from error
+    if failed is not None:
+        what = f"{words[0]} cannot be started: {getattr(failed, 'strerror', None) or failed}"
+        raise InputError(what, where=place, mend="set EDITOR to one that is installed") from failed
     if status:
         raise InputError(f"{words[0]} ended with status {status}", where=place)

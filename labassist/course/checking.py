@@ -1,7 +1,8 @@
 """Runs a step's check in a process of its own, so that one that hangs or crashes hurts nobody.
 
-`python -m labassist.course.checking WORKSPACE LAB STEP OUT [--lint]` writes its answer as JSON to OUT: what a check
-prints itself cannot be mistaken for it.
+`python -m labassist.course.checking WORKSPACE LAB STEP OUT PARENT [--lint]` writes its answer as JSON to OUT: what a
+check prints itself cannot be mistaken for it. When the process PARENT is gone, nobody waits for the answer, and all that
+the check started ends.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ import importlib.util
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -66,7 +70,8 @@ def ask(course: Course, lab: Lab, step: Step, lint: bool = False) -> Answer:
     name = f"the check of {lab.id}/{step.id}"
     with tempfile.TemporaryDirectory() as scratch:
         out, talk = Path(scratch) / "answer.json", Path(scratch) / "talk.txt"
-        words = [str(course.workspace.root), lab.id, step.id, str(out), *(["--lint"] if lint else [])]
+        words = [str(course.workspace.root), lab.id, step.id, str(out), str(os.getpid())]
+        words += ["--lint"] if lint else []
         with talk.open("wb") as said:
             process = subprocess.Popen(
                 [*python("course.checking"), *words],
@@ -120,7 +125,9 @@ def main(words: list[str]) -> int:
     from labassist.ledger.store import Ledger
     from labassist.workspace import Workspace
 
-    root, lab_id, step_id, out, *rest = words
+    root, lab_id, step_id, out, parent, *rest = words
+    watch = (int(parent), Path(out).parent)
+    threading.Thread(target=_end_with, args=watch, name="labassist-parent", daemon=True).start()
     course = Course.load(Workspace(Path(root)), lint="--lint" in rest)
     lab = course.lab(lab_id)
     step = step_of(lab, step_id)
@@ -141,6 +148,14 @@ def main(words: list[str]) -> int:
         answer["evidence"] = evidence.noted
     Path(out).write_text(json.dumps(answer), encoding="utf-8")
     return 0
+
+
+def _end_with(parent: int, scratch: Path) -> None:
+    """End this process group, and what it kept, once its parent is gone: killed, it could not do so itself."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    shutil.rmtree(scratch, ignore_errors=True)
+    os.killpg(0, signal.SIGKILL)
 
 
 def _answer(answer: dict[str, Any], functions: ModuleType, step: Step, evidence: Evidence) -> None:
