@@ -62,12 +62,16 @@ def test_reading_guessing_and_going_on(workspace: Workspace) -> None:
         await pilot.press("n")
         screen = await until(pilot, app, "step 2 of 5  ✓▸···", "Predict first: How low?", "enter guess")
         assert "n next" not in screen
+        await pilot.press("n")
+        await until(pilot, app, "step 2 of 5", "its question has no answer yet: enter answers; : goes to any")
         await pilot.press("enter")
         await until(pilot, app, "enter guess   esc leave the line")
         await pilot.press(*"2.5", "enter")
         await until(pilot, app, "Your guess: 2.5 nats", "n next")
         await pilot.press("n")
         await until(pilot, app, "step 3 of 5", "$ labassist run 90-small/train --profile tiny", "space run")
+        await pilot.press("n")
+        await until(pilot, app, "step 3 of 5", "it has no run yet: space runs it; : goes to any step")
         await pilot.press("p", "p")
         await until(pilot, app, "step 1 of 5", "n next")
         await pilot.press("escape")
@@ -117,6 +121,8 @@ def test_an_edit_fails_takes_hints_opens_the_editor_and_passes(
         await pilot.press("c")
         screen = await until(pilot, app, "✗ not yet", "Check ✗ 4 becomes 8   expected 8   got 4   double.py")
         assert "n next" not in screen
+        await pilot.press("n")
+        await until(pilot, app, "its check has not passed: c checks, e edits; : goes to any step")
         await pilot.press("h")
         await until(pilot, app, "hint 1 of 1  times two", "hint (1 of 1)")
         # The pilot has no terminal to lend: the screen names file and line, and stays.

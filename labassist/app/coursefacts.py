@@ -176,6 +176,26 @@ def verdict_of(step: Document, marks: Signs) -> list[Line]:
     return lines
 
 
+def after_check(step: Document, marks: Signs) -> Line:
+    """Return what to do after a check."""
+    if step["standing"] == "done":
+        return [(f"{marks.yes} passed", "good"), ("; n goes on", "plain")]
+    return [("not yet: what was expected and what came out stands above", "plain")]
+
+
+def waits_for(step: Document) -> Line:
+    """Return what a step that is not done waits for, and the keys that do it."""
+    edits = ", e edits" if step["edit"] is not None else ""
+    if waits_for_guess(step):
+        key = "its letter answers" if step["predict"]["options"] else "enter answers"
+        said = f"its question has no answer yet: {key}"
+    elif step["run"] is not None and not step["run"]["newest"] and step["check"] is None:
+        said = f"it has no run yet: space runs it{edits}"
+    else:
+        said = f"its check has not passed: c checks{edits}"
+    return [(f"{said}; : goes to any step", "plain")]
+
+
 def step_sources(step: Document) -> list[Source]:
     """Return where the guess, the measured value and each checked value come from."""
     found = []

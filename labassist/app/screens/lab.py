@@ -193,8 +193,8 @@ class StepScreen(LabScreen):
             self._take(message.document)
             if then_on:
                 self._go(self.state.at + 1)
-            elif message.key == "check":
-                self._say_verdict()
+            elif message.key == "check" and self.step is not None:
+                self.notice(coursefacts.after_check(self.step, self.lab.signs))
         self.show_all()
         self.refresh_lines()
 
@@ -206,13 +206,6 @@ class StepScreen(LabScreen):
             self._find_run()
         if answer.get("note"):
             self.notice([(f"{self.lab.signs.alarm} ", "warn"), (answer["note"], "plain")])
-
-    def _say_verdict(self) -> None:
-        """Say what to do after a check."""
-        if self.step is not None and self.step["standing"] == "done":
-            self.notice([(f"{self.lab.signs.yes} passed", "good"), ("; n goes on", "plain")])
-        else:
-            self.notice([("not yet: what was expected and what came out stands above", "plain")])
 
     def _hinted(self, answer: dict[str, Any]) -> None:
         self.state.hinted(answer)
@@ -265,7 +258,9 @@ class StepScreen(LabScreen):
     # --- keys
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """A letter is an answer while the question that has it is open."""
+        """A letter answers the question that has it; `next` says what a step that is not done waits for."""
+        if action == "next":
+            return self.step is not None
         if action == "letter":
             return bool(parameters[0] in self.state.options and self.can("guess"))
         return super().check_action(action, parameters)
@@ -340,8 +335,10 @@ class StepScreen(LabScreen):
 
     def action_next(self) -> None:
         """Go on; a text is read then."""
-        step = self.step
-        if step is not None and step["standing"] != "done":
+        assert self.step is not None
+        if not self.can("next"):
+            self.notice(coursefacts.waits_for(self.step))
+        elif self.step["standing"] != "done":
             self._then_on = True
             self._ask("lab", "--done")
         else:
