@@ -152,7 +152,9 @@ def test_the_editor_is_the_learners_own_at_the_line(tmp_path: Path) -> None:
 @pytest.mark.fault
 def test_a_lab_with_an_error_is_named_with_its_line_and_the_others_work(workspace: Workspace) -> None:
     write_lab(workspace)
-    write_lab(workspace, "91-broken", lab_toml=FILES["lab.toml"].replace('kind = "read"', 'kind = "reed"'))
+    broken = write_lab(
+        workspace, "91-broken", lab_toml=FILES["lab.toml"].replace('kind = "read"', 'kind = "reed"')
+    )
 
     async def script(pilot: Pilot[int], app: LabApp) -> None:
         await until(pilot, app, "90 A small lab", "✗ 91-broken")
@@ -160,9 +162,14 @@ def test_a_lab_with_an_error_is_named_with_its_line_and_the_others_work(workspac
         screen = await until(pilot, app, "labs/91-broken/lab.toml:10", "did you mean read?")
         assert "enter open" not in screen
         await pilot.press("enter")
+        await until(pilot, app, "read again", "did you mean read?")
         assert isinstance(app.screen, CourseScreen)
         await pilot.press("up", "enter")
         await until(pilot, app, "step 1 of 5", "Read this")
+        await pilot.press("escape")
+        await until(pilot, app, "✗ 91-broken")
+        (broken / "lab.toml").write_text(FILES["lab.toml"])  # the mended file is seen without a key
+        await until(pilot, app, "91 A small lab")
 
     play(workspace, script)
 

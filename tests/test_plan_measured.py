@@ -81,7 +81,14 @@ def test_gpt2_keeps_fp32_powers_under_autocast_alone() -> None:
 
 
 def test_zero_3_updates_a_billion_numbers_at_a_time() -> None:
-    settings = {"method": "full", "optim": "adamw_torch", "seq": 1024, "batch": 1, "gpus": 2, "strategy": "zero3"}
+    settings = {
+        "method": "full",
+        "optim": "adamw_torch",
+        "seq": 1024,
+        "batch": 1,
+        "gpus": 2,
+        "strategy": "zero3",
+    }
     small, large = plan("qwen2.5-1.5b", **settings), plan("llama-3.1-8b", **settings)
     updates = []
     for one in (small, large):

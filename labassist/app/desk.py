@@ -6,6 +6,7 @@ file that takes its time never holds up a key.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -47,6 +48,8 @@ class Desk:
         self._sampler: Any = None
         self._sampled = 0.0
         self._rescued = 0.0
+        self._labs: dict[str, int] | None = None
+        """The time of each lab.toml of the workspace, by its path; None until they are looked at."""
 
     # --- asked by screens, on the app's thread
 
@@ -125,6 +128,17 @@ class Desk:
         if time.monotonic() - self._sampled > self._pace.machine:
             self._sampled = time.monotonic()
             self._sample()
+            self._look_at_labs()
+
+    def _look_at_labs(self) -> None:
+        """Ask for the course again where a lab.toml was written, put in or taken away."""
+        found: dict[str, int] = {}
+        for path in self.workspace.labs.glob("*/lab.toml"):
+            with contextlib.suppress(FileNotFoundError):  # taken away since it was listed
+                found[str(path)] = path.stat().st_mtime_ns
+        before, self._labs = self._labs, found
+        if before is not None and found != before:
+            self.errands.ask("labs", "labs")
 
     def _sample(self) -> None:
         if self._sampler is None:

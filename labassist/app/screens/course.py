@@ -45,6 +45,8 @@ class CourseScreen(LabScreen):
         super().__init__()
         self._over = -1
         """Runs that had ended when the progress was asked for last."""
+        self._again = False
+        """Somebody asked for a faulty lab to be read again."""
 
     @property
     def watching(self) -> list[str]:  # type: ignore[override]
@@ -113,6 +115,9 @@ class CourseScreen(LabScreen):
         elif isinstance(message, messages.Answered) and message.key == "labs":
             if message.problem:
                 self.notice([("! ", "bad"), (message.problem, "plain")])
+            elif self._again:
+                self.notice([("read again", "plain")])
+            self._again = False
             self.catch_up()
             self.refresh_lines()
         elif isinstance(message, messages.RunGrew):
@@ -134,6 +139,11 @@ class CourseScreen(LabScreen):
             self.lines("#live").show([])
         self._show_machine()
 
+    def on_screen_resume(self) -> None:
+        """Ask for the labs again; at the start the app does."""
+        if self.lab.runs is not None:
+            self.lab.read_course()
+
     def on_resize(self) -> None:
         """Fit the lines below too."""
         super().on_resize()
@@ -146,6 +156,10 @@ class CourseScreen(LabScreen):
     def _chosen(self) -> None:
         if self.can("open"):
             self.action_open()
+        else:
+            self._again = True
+            self.notice([("reading the labs again …", "plain")])
+            self.lab.read_course()
 
     @on(Rows.Moved)
     def _moved(self) -> None:
