@@ -149,6 +149,22 @@ def test_the_editor_is_the_learners_own_at_the_line(tmp_path: Path) -> None:
         argv(path, 7, {"PATH": str(tmp_path)})
 
 
+def test_a_new_start_goes_on_in_the_lab_that_was_worked_on_last(workspace: Workspace) -> None:
+    write_lab(workspace)
+    write_lab(workspace, "91-other")
+    begun(workspace, "plain")
+    _, other = loaded(workspace, "91-other")
+    with Ledger.open(workspace.ledger, create=True) as ledger:
+        progress.done(ledger, other, step_of(other, "intro"))
+
+    async def script(pilot: Pilot[int], app: LabApp) -> None:
+        await until(pilot, app, "▸ 2-3   ▸ 91 A small lab", "91 A small lab  For tests", "next step 2 of 5")
+        await pilot.press("enter")
+        await until(pilot, app, "step 2 of 5")
+
+    play(workspace, script)
+
+
 @pytest.mark.fault
 def test_a_lab_with_an_error_is_named_with_its_line_and_the_others_work(workspace: Workspace) -> None:
     write_lab(workspace)

@@ -70,7 +70,7 @@ def next_step(lab: Document) -> Line:
 def course_sources(course: Document) -> list[Source]:
     """Return where the course's own numbers come from."""
     return [
-        Source("week", str(course["week"]), "the week of the first lab that is not done, by its lab.toml"),
+        Source("week", str(course["week"]), "the week of the lab that goes on, by its lab.toml"),
         Source(
             "hours",
             f"{course['hours']:.2f}",

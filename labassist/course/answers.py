@@ -17,7 +17,10 @@ def labs_answer(course: Course, standings: Mapping[str, LabStanding]) -> dict[st
     """Return the answer of `labs`."""
     labs = [lab_answer(standings[lab.id]) for lab in course.labs]
     good = [lab for lab in course.labs if not lab.problem]
-    first = next((one for one in standings.values() if one.next is not None), None)
+    last = max(standings.values(), key=lambda one: one.worked, default=None)  # of equals the first
+    first = next(
+        (one for one in (last, *standings.values()) if one is not None and one.next is not None), None
+    )
     return {
         "labs": labs,
         "next": f"{first.lab.id}/{first.next.step.id}" if first and first.next else "",

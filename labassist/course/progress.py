@@ -73,6 +73,8 @@ class LabStanding:
     """Time spent, from what was journalled; breaks are not counted."""
     money: float
     """What its runs cost on rented machines, where a price was recorded."""
+    worked: float
+    """When it was worked on last, in seconds since the epoch; 0 where it never was."""
 
     @property
     def done(self) -> int:
@@ -252,7 +254,7 @@ def _lab(course: Course, ledger: Ledger, lab: Lab, marks: Marks) -> LabStanding:
     for run in noted.runs_of_lab(ledger, lab.id):
         times += [str(run.get("created", "")), str(run.get("ended", ""))]
         money += spent(run, time.time())
-    return LabStanding(lab, steps, _worked(times) / 3600, money)
+    return LabStanding(lab, steps, _worked(times) / 3600, money, max(map(_moment, times), default=0.0))
 
 
 def _step(course: Course, ledger: Ledger, lab: Lab, step: Step, marks: Marks) -> StepStanding:
