@@ -51,6 +51,20 @@ def test_the_ledger_finds_opens_and_goes_back(written: Written) -> None:
     play(written.workspace, script)
 
 
+def test_a_runs_profile_is_shown_at_80_cells_and_found_by_its_name(written: Written) -> None:
+    written.run(1, [3.0], profile="borrowed")
+    written.run(2, [3.0])
+
+    async def script(pilot: Pilot[int], app: LabApp) -> None:
+        await pilot.press("l")
+        await until(pilot, app, "Ledger  2 runs", "seed 1337", "profile tiny")
+        await pilot.press("slash", *"borrowed", "enter")
+        screen = await until(pilot, app, "1 of 2 runs", "abc001", "seed 1337", "profile borrowed")
+        assert "abc002" not in screen
+
+    play(written.workspace, script)
+
+
 def test_a_key_before_the_ledger_is_read_waits_for_it(written: Written) -> None:
     written.run(1, [3.0])
 

@@ -287,5 +287,6 @@ def matching(runs: Sequence[dict[str, Any]], text: str) -> list[dict[str, Any]]:
 
 def _text(run: dict[str, Any]) -> str:
     verdict = (run.get("verdict") or {}).get("verdict", "")
-    parts = (run["id"], run["job"], run["state"], run["mode"], run.get("note", ""), verdict)
+    names = (run["id"], run["job"], run.get("profile", ""), run["state"], run["mode"])
+    parts = (*names, run.get("note", ""), verdict)
     return " ".join(parts).lower()
