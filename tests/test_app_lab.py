@@ -135,6 +135,33 @@ def test_an_edit_fails_takes_hints_opens_the_editor_and_passes(
     play(workspace, script)
 
 
+def test_a_run_whose_file_was_edited_after_its_check_asks_for_a_new_run(workspace: Workspace) -> None:
+    edit = (
+        'edit = { file = "train.toml", find = "lr = 0.1" }\n[steps.check]\nalter = [{ criterion = "the loss'
+    )
+    folder = write_lab(workspace, lab_toml=FILES["lab.toml"].replace(edit.partition("\n")[2], edit))
+    begun(workspace, "fast")
+    record(workspace, [1.5, 2.0], **{"optim.lr": 2.0})
+
+    async def script(pilot: Pilot[int], app: LabApp) -> None:
+        await open_lab(pilot, app)
+        await until(pilot, app, "step 4 of 5", "edit  labs/90-small/train.toml:3")
+        await pilot.press("a")
+        await until(pilot, app, "c check")
+        await pilot.press("c")
+        await until(pilot, app, "Check ✗ the loss falls", "got 2.0")
+        (folder / "train.toml").write_text(
+            "# smaller\n" + FILES["train.toml"].replace("lr = 0.1", "lr = 0.01")
+        )
+        await pilot.press("escape")
+        await open_lab(pilot, app)
+        await to_step(pilot, app, 4)
+        screen = await until(pilot, app, "train.toml:4", "Check ! changed: space runs it again")
+        assert "✗ the loss falls" not in screen
+
+    play(workspace, script)
+
+
 def test_the_editor_is_the_learners_own_at_the_line(tmp_path: Path) -> None:
     path = tmp_path / "a file.py"
     assert argv(path, 7, {"EDITOR": "vim -n"}) == ["vim", "-n", "+7", str(path)]

@@ -158,6 +158,9 @@ def verdict_of(step: Document, marks: Signs) -> list[Line]:
         return []
     if check["missing"]:
         return [[("Check ", "head"), (f"{marks.alarm} ", "warn"), (check["missing"], "plain")]]
+    if not check["ok"] and step["run"] is not None and step["edit"] is not None and step["edit"]["changed"]:
+        # What was found is the run's before the change.
+        return [[("Check ", "head"), (f"{marks.alarm} ", "warn"), ("changed: space runs it again", "plain")]]
     lines: list[Line] = []
     if check["stale"]:
         lines.append([(f"{marks.alarm} ", "warn"), ("something changed since: c checks again", "plain")])

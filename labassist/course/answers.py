@@ -9,7 +9,7 @@ from typing import Any
 
 from labassist.course.load import Course, text
 from labassist.course.model import Lab, Step
-from labassist.course.progress import LabStanding, StepStanding, how
+from labassist.course.progress import LabStanding, StepStanding, how, moment
 from labassist.errors import LabError
 
 
@@ -79,7 +79,7 @@ def step_answer(course: Course, lab: Lab, one: StepStanding, lang: str) -> dict[
         "guess": _guess(one),
         "measured": None if one.measured is None else asdict(one.measured),
         "run": _run(one),
-        "edit": _edit(course, lab, step),
+        "edit": _edit(course, lab, one),
         "hints": {"taken": list(step.hints[: one.hints]), "total": len(step.hints)},
         "check": None
         if one.verdict is None
@@ -122,11 +122,14 @@ def _run(one: StepStanding) -> dict[str, Any] | None:
     }
 
 
-def _edit(course: Course, lab: Lab, step: Step) -> dict[str, Any] | None:
-    if step.edit is None:
+def _edit(course: Course, lab: Lab, one: StepStanding) -> dict[str, Any] | None:
+    edit = one.step.edit
+    if edit is None:
         return None
-    path, line = course.place(lab, step)
-    return {"file": str(path.relative_to(course.workspace.root)), "line": line, "find": step.edit.find}
+    path, line = course.place(lab, one.step)
+    changed = one.verdict is not None and path.is_file() and path.stat().st_mtime > moment(one.verdict.time)
+    place = str(path.relative_to(course.workspace.root))
+    return {"file": place, "line": line, "find": edit.find, "changed": changed}
 
 
 def _rounded(value: float) -> float:

@@ -75,14 +75,31 @@ class Course:
         return self.workspace.labs / lab.id
 
     def place(self, lab: Lab, step: Step) -> tuple[Path, int]:
-        """Return the file that an edit step opens, absolute, and its line; line 1 when its text is not there."""
+        """Return the file that an edit step opens, absolute, and its line.
+
+        Where its text was edited away: the line that sets the same name, the nearest to where the text was; else
+        the line where the text was in the lab's own file, which the learner's is a copy of; else line 1.
+        """
         assert step.edit is not None
-        path = self.folder(lab) / step.edit.file
-        try:
-            lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
-        except OSError:
-            return path, 1
-        return path, next((at for at, line in enumerate(lines, 1) if step.edit.find in line), 1)
+        path, find = self.folder(lab) / step.edit.file, step.edit.find
+        lines = _lines(path)
+        for at, line in enumerate(lines, 1):
+            if find in line:
+                return path, at
+        first = next(
+            (at for at, line in enumerate(_lines(lab.folder / step.edit.file), 1) if find in line), 1
+        )
+        name = find.partition("=")[0].strip() if "=" in find else ""
+        same = [at for at, line in enumerate(lines, 1) if name and line.partition("=")[0].strip() == name]
+        return path, min(same, key=lambda at: abs(at - first), default=max(1, min(first, len(lines))))
+
+
+def _lines(path: Path) -> list[str]:
+    """Return a file's lines; none where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError:
+        return []
 
 
 def step_of(lab: Lab, name: str) -> Step:

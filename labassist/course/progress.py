@@ -254,7 +254,7 @@ def _lab(course: Course, ledger: Ledger, lab: Lab, marks: Marks) -> LabStanding:
     for run in noted.runs_of_lab(ledger, lab.id):
         times += [str(run.get("created", "")), str(run.get("ended", ""))]
         money += spent(run, time.time())
-    return LabStanding(lab, steps, _worked(times) / 3600, money, max(map(_moment, times), default=0.0))
+    return LabStanding(lab, steps, _worked(times) / 3600, money, max(map(moment, times), default=0.0))
 
 
 def _step(course: Course, ledger: Ledger, lab: Lab, step: Step, marks: Marks) -> StepStanding:
@@ -380,12 +380,12 @@ def _measured(mark: Mark) -> Measured | None:
 
 def _worked(times: Iterable[str]) -> float:
     """Return the seconds between the first and the last of these times, without the breaks."""
-    moments = sorted(moment for moment in map(_moment, times) if moment)
+    moments = sorted(moment for moment in map(moment, times) if moment)
     gaps = (later - earlier for earlier, later in pairwise(moments))
     return sum(gap for gap in gaps if gap <= PAUSE_S)
 
 
-def _moment(time: str) -> float:
+def moment(time: str) -> float:
     """Return a ledger's time as seconds since the epoch; 0 for one that is none."""
     try:
         return datetime.fromisoformat(time).timestamp()
