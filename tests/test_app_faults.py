@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import shutil
 import subprocess
@@ -13,6 +14,10 @@ from textual.pilot import Pilot
 
 from labassist.app.app import LabApp
 from labassist.app.pace import NORMAL, SLOW
+from labassist.app.screens.help import HelpScreen
+from labassist.app.screens.lab import StepScreen
+from labassist.app.screens.ledger import LedgerScreen
+from labassist.app.screens.run import RunScreen
 from labassist.app.widgets.chart import ChartView
 from labassist.ledger.store import Ledger
 from labassist.workspace import Workspace
@@ -140,3 +145,19 @@ def test_a_slow_link_looks_and_draws_seldom(workspace: Workspace) -> None:
     app = LabApp(workspace, slow=True)
     assert app.pace is SLOW
     assert app.animation_level == "none"
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 4, 8])
+def test_a_screen_taken_away_before_its_parts_came_is_no_error(written: Written, turns: int) -> None:
+    run = written.run(1, [3.0])
+
+    async def script(pilot: Pilot[int], app: LabApp) -> None:
+        await until(pilot, app, "1 run")
+        for screen in (LedgerScreen(), RunScreen(run), StepScreen("01-first-loop"), HelpScreen("lab", None)):
+            app.push_screen(screen)
+            for _ in range(turns):  # of the loop: so far has the screen come
+                await asyncio.sleep(0)
+            app.pop_screen()
+            await until(pilot, app, "enter open")
+
+    play(written.workspace, script)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
+from textual.events import Event, Mount
 from textual.message import Message
 from textual.screen import Screen
 from textual.widget import Widget
@@ -93,6 +94,11 @@ class LabScreen(Screen[Any]):
         """Take what the desk says."""
         if isinstance(message, messages.Notice):
             self.notice(message.line)
+
+    async def on_event(self, event: Event) -> None:
+        """Leave out the mount of a screen that was taken away before its parts came: there is nothing to fill."""
+        if not isinstance(event, Mount) or self in self.app.screen_stack:
+            await super().on_event(event)
 
     def on_mount(self) -> None:
         """Write what stands where there is no room for the rest."""
