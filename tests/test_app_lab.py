@@ -162,6 +162,20 @@ def test_a_run_whose_file_was_edited_after_its_check_asks_for_a_new_run(workspac
     play(workspace, script)
 
 
+def test_each_press_of_the_hint_key_counts(workspace: Workspace) -> None:
+    write_lab(workspace)
+
+    async def script(pilot: Pilot[int], app: LabApp) -> None:
+        await open_lab(pilot, app)
+        await to_step(pilot, app, 4)
+        await pilot.press("h", "h")
+        await until(pilot, app, "hint (2 of 3)", "hint 2 of 3  more")
+        await pilot.press("h", "h", "h")
+        await until(pilot, app, "hint (3 of 3)", "nearly the answer")
+
+    play(workspace, script)
+
+
 def test_the_editor_is_the_learners_own_at_the_line(tmp_path: Path) -> None:
     path = tmp_path / "a file.py"
     assert argv(path, 7, {"EDITOR": "vim -n"}) == ["vim", "-n", "+7", str(path)]

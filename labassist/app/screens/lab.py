@@ -47,6 +47,8 @@ class StepScreen(LabScreen):
         """When the check that goes on was started, by the monotonic clock; 0: none goes on."""
         self._then_on = False
         """Go to the next step when the answer is there."""
+        self._hinting = 0
+        """Hints asked for that have not come."""
         self._run = StepRun()
 
     @property
@@ -110,8 +112,7 @@ class StepScreen(LabScreen):
 
     def key_names(self, action: actions.Action) -> str:
         """The letters of the options are the keys of a guess."""
-        letters = " ".join(self.state.options) if action.name == "guess" else ""
-        return letters or super().key_names(action)
+        return (action.name == "guess" and " ".join(self.state.options)) or super().key_names(action)
 
     def sources(self) -> list[Source]:
         """Return where the step's values and its run's numbers come from."""
@@ -136,9 +137,8 @@ class StepScreen(LabScreen):
         elif isinstance(message, messages.RunGrew) and message.run == self._run.id:
             self._grew(message)
         elif isinstance(message, messages.RunGone) and message.run == self._run.id:
-            self.notice(
-                [("! ", "bad"), (f"{message.what} was taken away (run {words.short(message.run)})", "plain")]
-            )
+            gone = f"{message.what} was taken away (run {words.short(message.run)})"
+            self.notice([("! ", "bad"), (gone, "plain")])
             self._ask("lab")
         elif isinstance(message, messages.MachineSampled):
             self._work.show_machine(self._run)
@@ -183,6 +183,7 @@ class StepScreen(LabScreen):
         then_on, self._then_on = self._then_on, False
         if message.problem:
             self._problem = "" if self.state.steps else message.problem
+            self._hinting = 0
             self.notice([("! ", "bad"), (message.problem, "plain")])
         elif message.key == COMMAND:
             self._ended()
@@ -209,6 +210,9 @@ class StepScreen(LabScreen):
 
     def _hinted(self, answer: dict[str, Any]) -> None:
         self.state.hinted(answer)
+        self._hinting = max(0, self._hinting - 1) if len(answer["hints"]) < answer["total"] else 0
+        if self._hinting:
+            self._ask("hint")
         self.show_all()
         self.query_one("#text", Pager).action_edge(True)
 
@@ -272,10 +276,8 @@ class StepScreen(LabScreen):
     def action_guess(self) -> None:
         """Ask for a guess that is typed."""
         predict = self.step["predict"] if self.step else {}
-        if predict["options"]:
-            self.notice(
-                [("press the letter of your guess: ", "plain"), (" ".join(predict["options"]), "key")]
-            )
+        if letters := " ".join(predict["options"]):
+            self.notice([("press the letter of your guess: ", "plain"), (letters, "key")])
         else:
             unit = f" in {predict['unit']}" if predict["unit"] else ""
             self.query_one(Prompt).ask("guess", f"your guess{unit}")
@@ -318,8 +320,10 @@ class StepScreen(LabScreen):
             self.notice([(f"checking for {passed:.0f} s; c gives it up", "plain")])
 
     def action_hint(self) -> None:
-        """Take the next hint."""
-        self._ask("hint")
+        """Take the next hint; each press counts, also while one is on its way."""
+        self._hinting += 1
+        if self._hinting == 1:
+            self._ask("hint")
 
     def action_edit(self) -> None:
         """Open the editor at the step's line."""
@@ -367,7 +371,7 @@ class StepScreen(LabScreen):
         if at >= len(self.state.steps):
             self.dismiss(None)
             return
-        self.state.at = max(0, at)
+        self.state.at, self._hinting = max(0, at), 0
         self.notice([])
         self._run = StepRun()
         self._work.chart.clear()
@@ -392,5 +396,5 @@ class StepScreen(LabScreen):
             pager.show([[(said, "bad" if self._problem else "dim")]])
             return
         width = min(84, max(20, pager.size.width))
-        title: list[Line] = [[(step["title"], "strong")], []]
-        pager.show(title + drawn(step["text"], width, self.lab.signs) + coursefacts.hint_lines(step))
+        text = drawn(step["text"], width, self.lab.signs)
+        pager.show([[(step["title"], "strong")], [], *text, *coursefacts.hint_lines(step)])
