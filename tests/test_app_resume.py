@@ -68,6 +68,26 @@ async def opened(pilot: Pilot[int], app: LabApp, *texts: str) -> str:
     return await until(pilot, app, "Resume", *texts)
 
 
+def test_beside_the_list_what_is_said_of_a_state_is_there_whole(written: Written) -> None:
+    run = keep(written, 1, 10)
+    folder = written.workspace.ledger / "runs" / run / "checkpoints" / "step-00000010"
+    torn = folder / "optimizer.safetensors"
+    torn.write_bytes(torn.read_bytes()[:-9])
+
+    async def script(pilot: Pilot[int], app: LabApp) -> None:
+        await opened(pilot, app, "optimizer", "data position")
+        found = app.screen._found()  # type: ignore[attr-defined]
+        widget = app.screen.query_one("#states", Lines)
+        for line in checkpoints.states(found, app.signs):
+            said = line[-1][0]
+            assert said in " ".join(widget.text.split())
+        rows = widget.text.split("\n")
+        assert len(rows) <= widget.size.height
+        assert max(map(len, rows)) <= widget.size.width
+
+    play(written.workspace, script, (160, 50))
+
+
 def test_the_ledgers_checkpoints_their_states_and_which_to_resume_from(written: Written) -> None:
     run = keep(written, 1, 10, 20, 30)
     keep(written, 2, 10)

@@ -155,6 +155,10 @@ def head(found: Mapping[str, Any], marks: Signs) -> list[Line]:
     ]
 
 
+SAID_AT = 29
+"""Cells before what is said of a state: its name, its sign and its word."""
+
+
 def states(found: Mapping[str, Any], marks: Signs) -> list[Line]:
     """Return the six states, each with its sign, its word and what is to say of it."""
     lines: list[Line] = []

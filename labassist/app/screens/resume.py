@@ -322,6 +322,12 @@ class ResumeScreen(LabScreen):
             else:
                 top = [[(f"{marks.live} reading ", "good"), (str(place.path), "dim")]]
         self.lines("#head").show(*top)
+        if self.has_class("-wide") and self.has_class("-tall"):
+            # Beside the list there are rows for whole sentences; each begins where its first row does.
+            below = folded(below, width, indent=checkpoints.SAID_AT)
+            self.lines("#states").styles.height = max(7, len(below)) + 1
+        else:
+            self.lines("#states").styles.height = None
         self.lines("#states").show(*below)
         findings = self.query_one("#findings", Rows)
         empty = "nothing to say against it" if found else ""
