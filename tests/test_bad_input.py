@@ -50,20 +50,19 @@ def test_one_line_and_status_2(workspace: Workspace, words: list[str], says: str
     assert answer("runs", cwd=workspace.root)["runs"] == []
 
 
-def test_a_missing_corpus_fails_the_run_with_the_trainers_own_line(workspace: Workspace) -> None:
-    done = labassist(
-        "run",
-        JOB,
-        "--profile",
-        "tiny",
-        *QUICK,
-        "--set",
-        "data.path=no/such.txt",
-        cwd=workspace.root,
-        status=None,
-    )
+def test_a_missing_corpus_is_refused_before_anything_is_recorded(workspace: Workspace) -> None:
+    words = ("run", JOB, "--profile", "tiny", *QUICK, "--set", "data.path=no/such.txt")
+    done = labassist(*words, cwd=workspace.root, status=2)
+    assert "no/such.txt" in one_line(done.stderr)
+    assert answer("runs", cwd=workspace.root)["runs"] == []
+
+
+def test_a_corpus_that_is_too_short_fails_the_run_with_the_trainers_own_line(workspace: Workspace) -> None:
+    (workspace.root / "short.txt").write_text("too short")
+    words = ("run", JOB, "--profile", "tiny", *QUICK, "--set", "data.path=short.txt")
+    done = labassist(*words, cwd=workspace.root, status=None)
     assert done.returncode not in (0, 130)
-    assert "no/such.txt" in done.stderr
+    assert "8 characters do not give" in done.stderr
     assert "Traceback" not in done.stderr
     run = answer("show", "@last", cwd=workspace.root)
     assert run["state"] == "failed"
