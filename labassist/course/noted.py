@@ -25,7 +25,7 @@ from labassist.ledger import canonical
 from labassist.ledger.records import Mark
 from labassist.ledger.store import Ledger
 from labassist.record.inspect import manifest_file
-from labassist.record.protocol import metrics_file
+from labassist.record.protocol import file_sha256, metrics_file
 
 CHECKS = "checks"
 DIGITS = 32
@@ -160,8 +160,7 @@ def _files(paths: Iterable[Path]) -> str:
 def _sha256(paths: Iterable[Path]) -> Iterator[str]:
     for path in paths:
         try:
-            with path.open("rb") as file:
-                yield hashlib.file_digest(file, "sha256").hexdigest()
+            yield file_sha256(path)
         except OSError:
             # That a file is gone is an answer too: its digest is empty.
             yield ""

@@ -10,9 +10,9 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from labassist.finetune import models
 from labassist.finetune.lineage import FILE
 from labassist.finetune.risk import at_risk
+from labassist.record.durable import replace_file
 
 MEASURED = 5
 """Steps that are timed before anything is said; the first is left out, it warms caches up."""
@@ -49,4 +49,4 @@ class Kept(TrainerCallback):  # type: ignore[misc]
         if state.is_world_process_zero:
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
             told = {**self.lineage, "step": state.global_step}
-            models.write_whole(folder / FILE, json.dumps(told, indent=1).encode() + b"\n")
+            replace_file(folder / FILE, json.dumps(told, indent=1).encode() + b"\n")

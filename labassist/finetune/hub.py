@@ -21,6 +21,7 @@ from typing import Any
 from labassist.errors import InputError, LabError
 from labassist.finetune import models
 from labassist.finetune.models import INDEX, MANIFEST, Model, Say
+from labassist.record.durable import replace_file
 
 WANTED = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt", "LICENSE*", "*.py")
 LEFT = ("consolidated*", "training_args*", "labassist-*")
@@ -79,7 +80,7 @@ def download(name: str, root: Path, revision: str, say: Say) -> Model:
         return models.described(name, folder, folder, {"source": "", "licence": ""})
     partial = folder.with_name(folder.name + ".partial")
     partial.mkdir(parents=True, exist_ok=True)
-    models.write_whole(partial / PLAN, json.dumps(plan, indent=1).encode())
+    replace_file(partial / PLAN, json.dumps(plan, indent=1).encode())
     total = sum(plan["files"].values())
     licence = plan["licence"] or "not stated"
     say(

@@ -18,6 +18,7 @@ from typing import Any
 from labassist.errors import InputError, LabError
 from labassist.finetune import lineage, models
 from labassist.finetune.models import Model
+from labassist.record.durable import replace_file
 from labassist.record.inspect import workspace_of
 from labassist.record.protocol import Order, file_sha256, read_order
 
@@ -147,7 +148,7 @@ def merge(adapter: Path, base: Model, out: Path, facts: dict[str, Any]) -> dict[
     tokenizer.save_pretrained(partial)
     (partial / ".gitignore").write_text("# Made by labassist: weights are no source.\n*\n")
     told = {**facts, "checked": checked}
-    models.write_whole(partial / lineage.FILE, json.dumps(told, indent=1).encode() + b"\n")
+    replace_file(partial / lineage.FILE, json.dumps(told, indent=1).encode() + b"\n")
     partial.rename(out)
     return checked
 

@@ -24,6 +24,7 @@ from typing import Any
 
 from labassist.errors import InputError, RestoreError
 from labassist.ledger.canonical import dumps
+from labassist.record.durable import replace_file
 from labassist.record.inspect import workspace_of
 from labassist.record.protocol import Order, file_sha256
 
@@ -192,8 +193,8 @@ def described(name: str, folder: Path, place: Path, facts: dict[str, str]) -> Mo
                 mend="delete that folder: it is made again",
             )
         place.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps(fresh, indent=1).encode() + b"\n")
-        write_whole(place / SEEN, json.dumps(stats).encode())
+        replace_file(path, json.dumps(fresh, indent=1).encode() + b"\n")
+        replace_file(place / SEEN, json.dumps(stats).encode())
         known = fresh
     return Model(name, folder, path, known["digest"], known["source"], known["revision"], known["licence"])
 
@@ -250,16 +251,6 @@ def refuse_remote_code(model: Model, trusted: bool) -> None:
             where=str(model.folder),
             mend="read that code, then --set model.trust_remote_code=true; the run records it",
         )
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file in one piece: it is there whole, or not at all."""
-    partial = path.with_name(path.name + ".tmp")
-    with partial.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,6 @@ goes. Every file under the ledger folder is either checked or listed as not cove
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from pathlib import Path
@@ -27,6 +26,7 @@ from labassist.ledger.seals import Sealed, broken
 from labassist.ledger.verify import verify
 from labassist.ledger.view import CHECKPOINTS, COURSE, RUNS, Tables
 from labassist.record.inspect import inspect, manifest_file
+from labassist.record.protocol import file_sha256
 
 
 def audit(
@@ -310,8 +310,7 @@ def _check_checkpoint(
 
 def _sha256(path: Path) -> str:
     try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return file_sha256(path)
     except OSError:
         return ""
 

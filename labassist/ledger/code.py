@@ -38,6 +38,7 @@ from labassist.ledger.gitcmd import (
 from labassist.ledger.kept import GONE, LINK, code_digest, digest_without_git, put_listing, take_away
 from labassist.ledger.objects import Objects
 from labassist.ledger.records import Code, Kept
+from labassist.record.protocol import file_sha256
 
 FILE_LIMIT = 16 << 20
 """Largest file that is kept whole, in bytes; of a larger one the hash is recorded."""
@@ -334,8 +335,7 @@ class _Capture:
     def _hash(self, path: str) -> str:
         """Return the SHA-256 of a file, read a block at a time."""
         try:
-            with (self.repo.top / path).open("rb") as file:
-                return hashlib.file_digest(file, "sha256").hexdigest()
+            return file_sha256(self.repo.top / path)
         except OSError as error:
             raise _unread(path, error) from error
 

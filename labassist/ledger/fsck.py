@@ -24,12 +24,13 @@ from labassist.ledger import canonical, records, view
 from labassist.ledger.aside import Aside
 from labassist.ledger.audit import read_journal
 from labassist.ledger.entries import GENESIS, Entry, Head, decode_head
-from labassist.ledger.heads import make_head, set_torn_aside, write_file
+from labassist.ledger.heads import make_head, set_torn_aside
 from labassist.ledger.objects import Objects
 from labassist.ledger.records import to_document
 from labassist.ledger.refs import closure, needed
 from labassist.ledger.verify import verify
 from labassist.ledger.view import CHECKPOINTS, RUNS, Tables
+from labassist.record.durable import write_file
 from labassist.record.protocol import file_sha256
 
 _PATIENCE_S = 5.0

@@ -9,6 +9,7 @@ import msgspec
 
 from labassist.ledger import canonical
 from labassist.ledger.entries import Head
+from labassist.record.durable import replace_file, write_file
 
 HEAD_BYTES = 160
 
@@ -20,10 +21,7 @@ def head_bytes(head: Head) -> bytes:
 
 def make_head(folder: Path, head: Head) -> None:
     """Put a `head` where there is none, in one step and durably. Raises OSError."""
-    temporary = folder / "head.tmp"
-    write_file(temporary, head_bytes(head))
-    temporary.replace(folder / "head")
-    sync_folder(folder)
+    replace_file(folder / "head", head_bytes(head))
 
 
 def set_torn_aside(folder: Path, journal: int, whole: int) -> Path | None:
@@ -41,20 +39,3 @@ def set_torn_aside(folder: Path, journal: int, whole: int) -> Path | None:
     write_file(path, torn)
     os.ftruncate(journal, whole)
     return path
-
-
-def write_file(path: Path, data: bytes) -> None:
-    """Write a file and wait until it is on the disk."""
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def sync_folder(folder: Path) -> None:
-    """Make what was renamed in a folder durable."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -13,6 +13,7 @@ from typing import Any
 
 from labassist.errors import LedgerError
 from labassist.ledger import canonical
+from labassist.record.durable import sync_folder
 
 _NAME = re.compile(r"[0-9a-f]{64}")
 _BLOCK = 1 << 20
@@ -104,7 +105,7 @@ class Objects:
             temporary.chmod(0o444)
             sha = hasher.hexdigest()
             temporary.replace(self.folder / sha)
-            _sync_folder(self.folder)
+            sync_folder(self.folder)
         except OSError as error:
             raise LedgerError(
                 f"an object cannot be written: {error.strerror}",
@@ -115,12 +116,3 @@ class Objects:
             if temporary.exists():
                 temporary.unlink()
         return sha
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename in `folder` durable."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -14,6 +14,7 @@ from labassist.ledger.gitcmd import Private, Repository, open_repository, privat
 from labassist.ledger.kept import GONE, LINK, code_digest, digest_without_git, listing, take_away
 from labassist.ledger.objects import Objects
 from labassist.ledger.records import Code, Kept
+from labassist.record.protocol import file_sha256
 
 
 def restore(code: Code, objects: Objects, repository: Path, into: Path) -> None:
@@ -151,7 +152,7 @@ def _copy_large(extra: list[Kept], top: Path, into: Path) -> None:
         source, target = top / kept.path, into / kept.path
         if kept.stored or not kept.sha256 or not source.is_file() or source.is_symlink():
             continue
-        if source.stat().st_size != kept.bytes or _sha256(source) != kept.sha256:
+        if source.stat().st_size != kept.bytes or file_sha256(source) != kept.sha256:
             continue
         _make_parent(target, into)
         target.unlink(missing_ok=True)
@@ -196,7 +197,7 @@ def _verify(kept: Kept, into: Path) -> None:
         if place.is_symlink() or not place.is_file():
             raise RestoreError("not restored", where=kept.path)
         size = place.stat().st_size
-        same = size == kept.bytes if not kept.sha256 else _sha256(place) == kept.sha256
+        same = size == kept.bytes if not kept.sha256 else file_sha256(place) == kept.sha256
         if same and (stat.S_IMODE(place.stat().st_mode) ^ kept.mode) & 0o100:
             raise RestoreError("restored with another executable bit", where=kept.path)
     if not same:
@@ -212,8 +213,3 @@ def _check_path(path: str) -> None:
     parts = PurePosixPath(path).parts
     if not parts or path.startswith("/") or ".." in parts or parts[0].lower() == ".git":
         raise RestoreError("the record names a path outside the tree", where=path)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -18,6 +18,7 @@ import msgspec
 from labassist.errors import LedgerError
 from labassist.ledger import canonical
 from labassist.ledger.entries import Documents, Entry, Head
+from labassist.record.durable import sync_folder
 
 RUNS = "_default"
 CHECKPOINTS = "checkpoints"
@@ -165,11 +166,7 @@ def save(path: Path, documents: Documents, head: Head) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(path.parent)
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise LedgerError(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import random
 import shutil
 import sys
@@ -21,6 +20,7 @@ from typing import Any
 
 from labassist.errors import CheckpointError
 from labassist.record import protocol
+from labassist.record.durable import sync_folder, write_file
 from labassist.record.inspect import (
     COMMIT,
     FORMAT,
@@ -90,7 +90,7 @@ class Saver:
         try:
             manifest = self._write_files(partial, event["step"], taken, presence)
             partial.rename(final)
-            _fsync_folder(self.folder)
+            sync_folder(self.folder)
             self.on_saved({**event, "path": f"{protocol.CHECKPOINTS}/{final.name}", **manifest})
         except BaseException as error:  # noqa: BLE001 - raised again on the training thread
             self._error = error
@@ -120,8 +120,8 @@ class Saver:
             "tensors": digests,
         }
         sealed = _write_json(folder / MANIFEST, manifest)
-        _write_durably(folder / COMMIT, sealed["sha256"].encode())
-        _fsync_folder(folder)
+        write_file(folder / COMMIT, sealed["sha256"].encode())
+        sync_folder(folder)
         total = sum(file["bytes"] for file in files.values())
         return {"manifest": sealed["sha256"], "bytes": total, "tensors": len(digests)}
 
@@ -230,20 +230,5 @@ def _value(owner: Any) -> Any:
 
 def _write_json(path: Path, value: dict[str, Any]) -> dict[str, Any]:
     data = json.dumps(value, allow_nan=False).encode() + b"\n"
-    _write_durably(path, data)
+    write_file(path, data)
     return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-
-
-def _write_durably(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _fsync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

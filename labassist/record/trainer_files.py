@@ -20,6 +20,7 @@ from typing import Any
 from labassist.errors import CheckpointError
 from labassist.ledger.canonical import dumps, encode_number
 from labassist.record import protocol
+from labassist.record.durable import replace_file, sync_folder
 from labassist.record.inspect import (
     FOREIGN,
     FOREIGN_SUFFIX,
@@ -59,7 +60,9 @@ class Sealer:
             manifest = self._manifest(step, folder)
             name = protocol.checkpoint_name(step) + FOREIGN_SUFFIX
             data = json.dumps(manifest, allow_nan=False).encode() + b"\n"
-            _write(self.run_folder / protocol.CHECKPOINTS / name, data)
+            place = self.run_folder / protocol.CHECKPOINTS
+            place.mkdir(exist_ok=True)
+            replace_file(place / name, data)
         except (OSError, CheckpointError) as error:
             # Training goes on: what is lost is the promise about this checkpoint, and this line says so.
             print(f"labassist: checkpoint {folder} is not sealed: {error}", file=sys.stderr)
@@ -89,8 +92,8 @@ class Sealer:
             files[name.as_posix()] = {"bytes": path.stat().st_size, "sha256": digest}
             for tensor, value in _digests(path):
                 tensors[f"{state_name(name)}/{tensor}"] = value
-        _fsync_folder(folder)
-        _fsync_folder(folder.parent)
+        sync_folder(folder)
+        sync_folder(folder.parent)
         return {
             "format": FOREIGN,
             "version": VERSION,
@@ -169,23 +172,3 @@ def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield name, value
     else:
         yield name, repr(value)
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Write a file in one piece: it is there whole, or not at all."""
-    path.parent.mkdir(exist_ok=True)
-    partial = path.with_name(path.name + ".tmp")
-    with partial.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
-    _fsync_folder(path.parent)
-
-
-def _fsync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -27,6 +27,7 @@ from labassist.ledger.origin import MARKS, Line
 from labassist.ledger.records import why_gone
 from labassist.ledger.refs import closure
 from labassist.ledger.store import Ledger
+from labassist.record.durable import sync_folder
 from labassist.record.inspect import committed
 from labassist.runs.absorb import now
 from labassist.runs.belongings import belongings
@@ -173,11 +174,7 @@ def write(parcel: Parcel, path: Path) -> str:
             out.flush()
             os.fsync(out.fileno())
         os.replace(partial, path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(path.parent)
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise LedgerError(
