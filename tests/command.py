@@ -73,12 +73,12 @@ def _last(path: Path) -> int:
     return int(json.loads(lines[-1])["step"]) if lines else 0
 
 
-def wait_until(true: Any, what: str) -> None:
-    """Poll until `true()`; fail with `what` when it takes too long."""
+def wait_until(true: Any, what: str, every: float = 0.02) -> None:
+    """Poll until `true()`, each `every` seconds; fail with `what` when it takes too long."""
     deadline = time.monotonic() + DEADLINE_S
     while not true():
         assert time.monotonic() < deadline, f"waited too long for {what}"
-        time.sleep(0.02)
+        time.sleep(every)
 
 
 def kill_trainer(folder: Path, number: int = signal.SIGKILL) -> None:

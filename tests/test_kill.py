@@ -32,6 +32,9 @@ from labassist.workspace import new
 
 pytestmark = pytest.mark.fault
 
+SAVE_S = 0.001
+"""Seconds between two looks for a save in flight: on a fast disk it is there for a few milliseconds only."""
+
 STUBBORN = (
     "import signal, time; [signal.signal(n, signal.SIG_IGN) for n in (2, 15)]; "
     "print('ready', flush=True); time.sleep(600)"
@@ -94,7 +97,8 @@ def test_a_killed_run_resumes_from_its_last_committed_step(lab: Path, step: int)
 def test_killed_inside_a_save_the_checkpoint_before_it_stands(lab: Path) -> None:
     run = start(lab)
     folder = run_folder(lab, run)
-    wait_until(lambda: list(folder.glob("checkpoints/step-000000[2-9]0.tmp")), "a save in flight")
+    save = "checkpoints/step-000000[2-9]0.tmp"
+    wait_until(lambda: list(folder.glob(save)), "a save in flight", SAVE_S)
     kill_trainer(folder)
     check_resumed(lab, undisturbed(lab), wait_closed(lab, run))
 
@@ -111,6 +115,7 @@ def test_twenty_seeded_kills(lab: Path) -> None:
             wait_until(
                 lambda folder=folder, save=save: list(folder.glob(save)) or (folder / "end.json").exists(),
                 "a save in flight",
+                SAVE_S,
             )
         else:
             wait_for_step(folder, chance.randint(1, 58))
