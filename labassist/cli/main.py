@@ -20,13 +20,14 @@ from labassist.cli import (
     ledger,
     plan,
     runs,
+    serving,
     store,
     workspace,
 )
 from labassist.cli.parsing import Parser, UsageError, common
 from labassist.errors import LabError
 
-GROUPS = (workspace, doctor, course, runs, ledger, curve, store, home, ckpt, plan, data, finetune)
+GROUPS = (workspace, doctor, course, runs, ledger, curve, store, home, ckpt, plan, data, finetune, serving)
 """The command groups, in the order of the help."""
 
 BROKEN_PIPE = 141
