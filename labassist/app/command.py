@@ -5,16 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
+from labassist import own
 from labassist.errors import LabError
-
-# -P keeps the working directory off the path; ours goes last, so that it is used only where labassist is not
-# importable anyway (a checkout run in place).
-_START = "import sys; sys.path.append(sys.argv.pop(1)); from labassist.cli.main import main; sys.exit(main())"
 
 
 class CommandFailed(LabError):
@@ -23,9 +19,8 @@ class CommandFailed(LabError):
 
 def command(workspace: Path, *words: str) -> list[str]:
     """Return the argv of one labassist command on a workspace."""
-    package = str(Path(__file__).parents[2])
     # The options come first: `words` may end with a command of its own, after `--`.
-    return [sys.executable, "-P", "-c", _START, package, "--json", "--workspace", str(workspace), *words]
+    return own.start("labassist.cli.main", "--json", "--workspace", str(workspace), *words)
 
 
 def ask(workspace: Path, *words: str) -> Any:
@@ -51,10 +46,8 @@ def ask(workspace: Path, *words: str) -> Any:
 
 def complaint(stderr: str, status: int) -> str:
     """Return the last line a command said, without its own name."""
-    lines = [line for line in stderr.splitlines() if line.strip()]
-    return (
-        lines[-1].removeprefix("labassist: ") if lines else f"it ended with status {status}, without a word"
-    )
+    said = own.last_line(stderr).removeprefix("labassist: ")
+    return said or f"it ended with status {status}, without a word"
 
 
 class Background:

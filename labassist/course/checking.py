@@ -25,7 +25,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from labassist.course.evidence import Evidence, python
+from labassist import own
+from labassist.course.evidence import Evidence
 from labassist.course.load import Course, step_of
 from labassist.course.model import Criterion, Lab, Measured, Step
 from labassist.course.program import described
@@ -74,7 +75,7 @@ def ask(course: Course, lab: Lab, step: Step, lint: bool = False) -> Answer:
         words += ["--lint"] if lint else []
         with talk.open("wb") as said:
             process = subprocess.Popen(
-                [*python("course.checking"), *words],
+                own.start("labassist.course.checking", *words),
                 cwd=course.workspace.root,
                 stdin=subprocess.DEVNULL,
                 stdout=said,
@@ -94,9 +95,8 @@ def ask(course: Course, lab: Lab, step: Step, lint: bool = False) -> Answer:
         try:
             found = json.loads(out.read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            lines = talk.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-            last = f": {lines[-1].strip()}" if lines else ""
-            raise CheckFailed(f"{name} ended with status {status} and no answer{last}") from None
+            word = own.last_line(talk.read_text(encoding="utf-8", errors="replace")) or "no word"
+            raise CheckFailed(f"{name} ended with status {status} and no answer: {word}") from None
     if found["error"]:
         raise CheckFailed(
             f"{name} crashed: {found['error']}",
@@ -120,12 +120,13 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def main(words: list[str]) -> int:
+def main() -> int:
     """Answer one question of `ask`, in the process that it started."""
+    sys.dont_write_bytecode = True  # a lab's folder holds what its author and its learner put there
     from labassist.ledger.store import Ledger
     from labassist.workspace import Workspace
 
-    root, lab_id, step_id, out, parent, *rest = words
+    root, lab_id, step_id, out, parent, *rest = sys.argv[1:]
     watch = (int(parent), Path(out).parent)
     threading.Thread(target=_end_with, args=watch, name="labassist-parent", daemon=True).start()
     course = Course.load(Workspace(Path(root)), lint="--lint" in rest)
@@ -212,4 +213,4 @@ def _cut(text: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

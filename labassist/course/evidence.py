@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from labassist import own
 from labassist.course import noted
 from labassist.course.load import Course, step_of
 from labassist.course.model import JobRun, Lab
@@ -26,7 +26,6 @@ from labassist.runs.jobs import load_job, resolve
 
 # -P keeps the working directory off the path; ours goes last, so that it is used only where labassist is not
 # importable anyway (a checkout run in place).
-START = "import sys; sys.path.append(sys.argv.pop(1)); from labassist.{} import main; sys.exit(main(sys.argv[1:]))"
 
 
 class Missing(LabError):
@@ -160,7 +159,9 @@ class Evidence:
             with out.open("wb") as printed, talk.open("wb") as said_aside:
                 # Into files, whose size is limited, and not into memory, whose is not.
                 status = subprocess.run(
-                    [*python("course.program"), str(note), str(self._folder), str(script), *words[1:]],
+                    own.start(
+                        "labassist.course.program", str(note), str(self._folder), str(script), *words[1:]
+                    ),
                     cwd=self._course.workspace.root,
                     stdin=subprocess.DEVNULL,
                     stdout=printed,
@@ -175,9 +176,9 @@ class Evidence:
         for name in said["files"]:
             self._note(f"file {name}")
         if status:
-            error = f"{said['error']} at {said['place']}" if said["error"] else _last(aside)
+            error = f"{said['error']} at {said['place']}" if said["error"] else own.last_line(aside)
             raise Missing(f"{words[0]} stopped: {error or f'status {status}'}", run=by_hand)
-        for text in (answer, _last(answer)):
+        for text in (answer, own.last_line(answer)):
             try:
                 return json.loads(text)
             except ValueError:
@@ -233,11 +234,6 @@ def settings(course: Course, lab: Lab, run: JobRun) -> tuple[str, dict[str, Any]
     return resolved.profile, {key: value for key, value in resolved.flat.items() if key in keys}
 
 
-def python(module: str) -> list[str]:
-    """Return the argv that starts `main` of a module of this package, whatever the working directory."""
-    return [sys.executable, "-B", "-P", "-c", START.format(module), str(Path(__file__).parents[2])]
-
-
 def _why_none(wanted: JobRun, every: Sequence[Mapping[str, Any]]) -> str:
     """Say why no run fits: none was started, or the newest one has not finished."""
     values = "".join(f", {one}" for one in wanted.sets)
@@ -249,8 +245,3 @@ def _why_none(wanted: JobRun, every: Sequence[Mapping[str, Any]]) -> str:
         return f"run {newest['id']} of {what} is still running"
     reason = f": {newest['reason']}" if newest.get("reason") else ""
     return f"run {newest['id']} of {what} {newest['state']}{reason}"
-
-
-def _last(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1].strip() if lines else ""

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from labassist import __version__, content
+from labassist import __version__, content, own
 from labassist.course import spoil
 from labassist.course.checking import Answer, CheckFailed, ask
-from labassist.course.evidence import Evidence, python
+from labassist.course.evidence import Evidence
 from labassist.course.lint import Altered, Report
 from labassist.course.load import Course, step_of
 from labassist.course.model import Alter, Lab, Step
@@ -219,7 +219,7 @@ class _Run:
         environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
         try:
             done = subprocess.run(
-                [*python("cli.main"), "--workspace", str(self.workspace.root), *words],
+                own.start("labassist.cli.main", "--workspace", str(self.workspace.root), *words),
                 cwd=self.workspace.root,
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -233,10 +233,8 @@ class _Run:
             raise CheckFailed(f"`labassist {' '.join(words)}` did not end within {RUN_S:g} s") from None
         # A verdict other than 0 may be what the step is about: its check decides.
         if done.returncode in (2, 130) or (done.returncode and words[0] == "run"):
-            lines = [line for line in done.stderr.splitlines() if line.strip()] or ["no word"]
-            raise CheckFailed(
-                f"`labassist {' '.join(words)}` ended with status {done.returncode}: {lines[-1].strip()}"
-            )
+            said = own.last_line(done.stderr) or "no word"
+            raise CheckFailed(f"`labassist {' '.join(words)}` ended with status {done.returncode}: {said}")
 
     def _place(self, step: Step) -> str:
         return f"{self.lab.id}/{step.id}"

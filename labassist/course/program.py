@@ -15,9 +15,10 @@ from typing import Any
 WRITES = frozenset("wax")
 
 
-def main(words: list[str]) -> int:
+def main() -> int:
     """Run `NOTE FOLDER SCRIPT ARGS…`; the note is JSON `{"files": […], "error": "", "place": ""}`."""
-    note, folder, script, *rest = words
+    sys.dont_write_bytecode = True  # a lab's folder holds what its author and its learner put there
+    note, folder, script, *rest = sys.argv[1:]
     opened: set[str] = set()
 
     def heard(event: str, args: tuple[Any, ...]) -> None:
@@ -67,4 +68,4 @@ def _inside(folder: Path, names: set[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -19,11 +19,11 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+from labassist import own
 from labassist.errors import LedgerError
 from labassist.record import protocol
 from labassist.record.protocol import Order
 
-_START = "import sys; sys.path.append(sys.argv.pop(1)); from labassist.runs.enlist import main; main()"
 _held: list[int] = []
 """The descriptor of the lock on `alive`, for as long as this process lives."""
 
@@ -56,8 +56,7 @@ def enlist(mode: str, seed: int, threads: int) -> Order | str:
         "threads": threads,
     }
     done = subprocess.run(
-        # -P: nothing of the user's folder can stand in for a module of ours.
-        [sys.executable, "-P", "-c", _START, str(Path(__file__).parents[2]), str(workspace), run],
+        own.start("labassist.runs.enlist", str(workspace), run),
         input=json.dumps(told),
         text=True,
         capture_output=True,
@@ -67,9 +66,9 @@ def enlist(mode: str, seed: int, threads: int) -> Order | str:
         os.close(_held.pop())
         if not (folder / "positions.jsonl").exists():
             shutil.rmtree(folder, ignore_errors=True)
-        lines = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
+        said = own.last_line(done.stderr) or f"status {done.returncode}"
         raise LedgerError(
-            f"this script cannot be recorded: {lines[-1]}",
+            f"this script cannot be recorded: {said}",
             mend=f"mend that, or set {protocol.RECORD}=off to train unrecorded",
         )
     os.environ[protocol.RUN_DIR] = str(folder)

@@ -7,10 +7,10 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+from labassist import own
 from labassist.errors import LabError
 from labassist.ledger.store import Ledger
 from labassist.runs.terms import Terms
@@ -52,9 +52,8 @@ def spawn(ledger: Ledger, run_id: str) -> None:
     """Do the same in a process of its own, where whoever closed the record has other things to do."""
     if not command(ledger.run_folder(run_id)):
         return
-    start = "import sys; sys.path.append(sys.argv.pop(1)); from labassist.runs.ending import main; main()"
     subprocess.Popen(
-        [sys.executable, "-P", "-c", start, str(Path(__file__).parents[2]), str(ledger.folder), run_id],
+        own.start("labassist.runs.ending", str(ledger.folder), run_id),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

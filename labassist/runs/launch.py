@@ -11,13 +11,12 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from labassist import __version__
+from labassist import __version__, own
 from labassist.errors import InputError, LabError, LedgerError, NoRepositoryError
 from labassist.ledger import code as code_capture
 from labassist.ledger import environment, package, secrets
@@ -260,15 +259,11 @@ def spawn_supervisor(
     The command line goes through the environment, because the order on disk has references where the
     secrets stood.
     """
-    # -P keeps the working directory off the path; ours goes last, so that it is used only where
-    # labassist is not importable anyway (a checkout run in place).
-    start = "import sys; sys.path.append(sys.argv.pop(1)); from labassist.runs.supervise import main; main()"
     log = ledger_folder / "runs" / run_id / "supervisor.log"
     fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         subprocess.Popen(
-            [sys.executable, "-P", "-c", start, str(Path(__file__).parents[2])]
-            + [str(ledger_folder), run_id, *options],
+            own.start("labassist.runs.supervise", str(ledger_folder), run_id, *options),
             cwd=ledger_folder,
             env={**os.environ, ARGV: json.dumps(list(argv))},
             stdin=subprocess.DEVNULL,
