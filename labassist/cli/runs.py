@@ -62,7 +62,7 @@ def register(sub: Subparsers) -> None:
         metavar="PATH",
         help="a file the command makes, compared by a replay",
     )
-    _terms_options(parser)
+    terms_options(parser)
 
     parser = command(
         sub,
@@ -77,7 +77,7 @@ def register(sub: Subparsers) -> None:
     )
     parser.add_argument("--detach", action="store_true", help="print the run's id and return at once")
     parser.add_argument("--note", default="", metavar="TEXT", help="a note kept with the run")
-    _terms_options(parser)
+    terms_options(parser)
 
     parser = command(
         sub, "stop", stop, help="ask a run for a checkpoint and its end", example="labassist stop @last"
@@ -93,7 +93,8 @@ def register(sub: Subparsers) -> None:
     command(sub, "attach", attach, help="list live runs", example="labassist attach")
 
 
-def _terms_options(parser: argparse.ArgumentParser) -> None:
+def terms_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of money: price, limits, what is done at the end."""
     add = parser.add_argument_group("money").add_argument
     add("--price", metavar="P", help="what an hour of this machine costs, in your price table's currency")
     add("--max-hours", type=float, metavar="H", help="stop with a checkpoint after so many hours")
@@ -105,7 +106,9 @@ def _terms_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _terms(args: argparse.Namespace, workspace: Workspace, before: dict[str, Any] | None = None) -> Terms:
+def chosen_terms(
+    args: argparse.Namespace, workspace: Workspace, before: dict[str, Any] | None = None
+) -> Terms:
     """Return the price and the limits that a command line gives."""
     from labassist.runs.terms import terms
 
@@ -126,7 +129,7 @@ def run(args: argparse.Namespace) -> int:
 
     workspace, ledger = opened(args)
     wanted = plan(args, workspace)
-    wanted.terms = _terms(args, workspace)
+    wanted.terms = chosen_terms(args, workspace)
     with Interrupts() as interrupts:
         return started(args, ledger, launch(workspace, ledger, wanted, interrupts.defer), interrupts)
 
@@ -164,7 +167,7 @@ def _job_plan(args: argparse.Namespace, workspace: Workspace) -> Plan:
         argv=["python", str(job.script.relative_to(workspace.root))],
         mode=args.mode,
         seed=1337 if args.seed is None else args.seed,
-        threads=_threads(args.threads, config.flat.get("threads")),
+        threads=chosen_threads(args.threads, config.flat.get("threads")),
         profile=config.profile,
         nested=config.nested,
         flat=config.flat,
@@ -202,7 +205,7 @@ def _command_plan(args: argparse.Namespace, workspace: Workspace) -> Plan:
         args.rest,
         mode=args.mode,
         seed=1337 if args.seed is None else args.seed,
-        threads=_threads(args.threads, 0),
+        threads=chosen_threads(args.threads, 0),
         note=args.note,
         outputs=args.out,
     )
@@ -212,7 +215,7 @@ MOST_THREADS_A_CORE = 4
 """More threads than this a core only take turns, and slow the whole machine down."""
 
 
-def _threads(option: int | None, configured: object) -> int:
+def chosen_threads(option: int | None, configured: object) -> int:
     """Return the thread count: the option, else the job's, else one a core."""
     from labassist.errors import InputError
 
@@ -249,7 +252,7 @@ def resume(args: argparse.Namespace) -> int:
             args.run,
             args.sets,
             args.note,
-            terms=lambda before: _terms(args, workspace, before),
+            terms=lambda before: chosen_terms(args, workspace, before),
             committing=interrupts.defer,
         )
         for note in resumed.notes:
@@ -284,10 +287,10 @@ def started(args: argparse.Namespace, ledger: Ledger, run_id: str, interrupts: I
         status = 130
     except LedgerError:
         # The record cannot be closed (a full disk): what the trainer said stands in its log alone.
-        _show_tail(ledger, run_id)
+        show_tail(ledger, run_id)
         raise
     if document["state"] == "failed":
-        _show_tail(ledger, run_id)
+        show_tail(ledger, run_id)
     emit(document, args.json, lambda: summary(document))
     return trainer_status(document) if status is None else status
 
@@ -300,7 +303,8 @@ def trainer_status(document: dict[str, Any]) -> int:
     return 1 if status is None else int(status)
 
 
-def _show_tail(ledger: Ledger, run_id: str, lines: int = 8) -> None:
+def show_tail(ledger: Ledger, run_id: str, lines: int = 8) -> None:
+    """Print the last lines of a run's log."""
     from labassist.cli.output import say
     from labassist.runs.logs import tail
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from labassist.errors import CheckpointError, CodeError, LedgerError
-from labassist.ledger import foreign, names, origin, view
+from labassist.ledger import answers, foreign, names, origin, view
 from labassist.ledger.anchor import Anchor, is_in, take
 from labassist.ledger.audit_answer import Audit
 from labassist.ledger.entries import Entry, Head, decode_entry, decode_head, split, whole_lines
@@ -223,9 +223,24 @@ def _check_run(
         problem = broken(folder, path, sealed, run_id)
         end = max(seal.bytes for seal in sealed)
         if problem:
+            if name == answers.FILE and path.exists():
+                problem = msgspec.structs.replace(problem, line=answers.blamed(path, end))
             found.problems.append(problem)
         elif seals and path.stat().st_size > end:
             found.not_covered.append(f"{path.relative_to(folder)} (after byte {end})")
+    _check_answers(found, folder, place / answers.FILE, run_id)
+
+
+def _check_answers(found: Audit, folder: Path, path: Path, run_id: str) -> None:
+    """Check each answer of a served model against the next; seals know the bytes only, and a live run has none."""
+    if not path.exists():
+        return
+    found.count("answers", answers.count(path.parent))
+    name = str(path.relative_to(folder))
+    line = answers.altered(path)
+    if line and not any(problem.path == name for problem in found.problems):
+        message = f"answer {line} is not as it was when the next one was kept"
+        found.problems.append(Problem("answer-altered", message, run_id, name, line=line))
 
 
 def _check_positions(found: Audit, folder: Path, path: Path, run_id: str, expected: set[str]) -> None:

@@ -195,6 +195,8 @@ class Run(msgspec.Struct, omit_defaults=True):
     """Times when a GPU of the run did nothing for minutes."""
     warnings: list[str] = []
     """What a person should know, in lines: an inexact resume, settings that changed, a second trainer."""
+    answers: int = 0
+    """Of a server: how many answers were kept with the run until its end."""
     health: str = ""
     """Empty while healthy; else what is wrong, as `loss is nan at step 41`."""
     seals: str = ""

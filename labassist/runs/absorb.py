@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from labassist.errors import CheckpointError
-from labassist.ledger import curves, secrets
+from labassist.ledger import answers, curves, secrets
 from labassist.ledger.records import Checkpoint, Input, Kept, Seal, to_document
 from labassist.ledger.store import Ledger
 from labassist.ledger.verdict import changed_settings
@@ -33,6 +33,7 @@ KEPT_INPUT_BYTES = 4 * 1024 * 1024
 """Inputs up to this size are kept as objects, so that a replay needs nothing else."""
 
 _SEALED_WHOLE = ("order.json", "alive", "supervised", "end.json", "exit-status", "log.txt", "supervisor.log")
+_OF_SERVERS = ("serving.json", answers.FILE)
 
 
 class Absorber:
@@ -238,6 +239,8 @@ class Absorber:
             run["last"] = {name: curves.encode(value) for name, value in self.last.items()}
             run["health"] = self.health
             run["seals"] = seals
+            if kept := answers.count(self.folder):
+                run["answers"] = kept
             if run.get("price"):
                 run["cost"] = round(run["price"] * run["seconds"] / 3600, 4)
             run["outputs"] = self._outputs(run.get("outputs", []))
@@ -313,7 +316,7 @@ class Absorber:
         seals = dict(self._curve_seals())
         events = (
             *sorted(self.folder.glob("events-rank*.jsonl")),
-            *(self.folder / name for name in _SEALED_WHOLE),
+            *(self.folder / name for name in (*_SEALED_WHOLE, *_OF_SERVERS)),
         )
         for path in events:
             if path.exists():

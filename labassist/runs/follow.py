@@ -83,14 +83,15 @@ def follow(
         line.warn()
         line.draw()
 
-    document = _until_closed(ledger, run_id, each)
+    document = until_closed(ledger, run_id, each)
     line.close()
     if interrupts.count:
         raise Interrupted(document["id"])
     return document
 
 
-def _until_closed(ledger: Ledger, run_id: str, each: Callable[[], None]) -> dict[str, Any]:
+def until_closed(ledger: Ledger, run_id: str, each: Callable[[], None]) -> dict[str, Any]:
+    """Wait until a run's record is closed, calling `each` meanwhile, and return its document. Raises LedgerError."""
     folder = ledger.run_folder(run_id)
     while True:
         each()

@@ -1,0 +1,112 @@
+"""Addresses: is a port free, who has it, and how it is reached from elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import ipaddress
+import json
+import os
+import socket
+
+from labassist.errors import InputError
+from labassist.ledger.store import Ledger
+from labassist.serving import JOB
+from labassist.serving.place import READY
+
+KEY = "VLLM_API_KEY"
+"""Environment variable with the key that a server asks of its clients; vLLM reads it by itself."""
+
+WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - an address to recognise
+
+
+def chosen(host: str, port: int, ledger: Ledger) -> int:
+    """Return the port to serve on: `port` where it is free, a free one for 0.
+
+    Raises InputError where it is taken (by whom, as far as that can be told), or where this machine has no such address.
+    """
+    if not 0 <= port <= 65535:
+        raise InputError("is no port", where=f"--port {port}", mend="give 1024 to 65535, or 0 for a free one")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise InputError(
+                    f"port {port} is taken{_holder(port, ledger)}",
+                    where=f"--port {port}",
+                    mend="stop that one, or give --port 0 for a free port",
+                ) from None
+            what = "no such address on this machine" if isinstance(error, socket.gaierror) else error.strerror
+            raise InputError(
+                f"cannot be served on: {what}", where=f"{host}:{port}", mend="give --host 127.0.0.1"
+            ) from None
+        return int(probe.getsockname()[1])
+
+
+def _holder(port: int, ledger: Ledger) -> str:
+    """Return who has a port, in words; empty where that cannot be told."""
+    for document in ledger.running():
+        if document["job"] == JOB and document.get("config", {}).get("port") == port:
+            return f" by run {document['id']}, a server of {document['config']['name']}"
+    import psutil
+
+    with contextlib.suppress(psutil.Error, OSError):
+        for one in psutil.net_connections("tcp"):
+            if one.status == psutil.CONN_LISTEN and one.pid and one.laddr and one.laddr.port == port:
+                return f" by process {one.pid} ({psutil.Process(one.pid).name()})"
+    return ""
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether only this machine reaches an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def need_key(host: str) -> str:
+    """Return the warning that an open address deserves, empty for a loopback. Raises InputError where it has no key."""
+    if is_loopback(host):
+        return ""
+    if not os.environ.get(KEY):
+        raise InputError(
+            "whoever reaches this machine could use the model, and no key is set",
+            where=f"--host {host}",
+            mend=f"export {KEY}=... (a long random text), or leave --host out and reach it through ssh -L",
+        )
+    return (
+        f"{host} is open to whoever reaches this machine; the key in {KEY} is asked for, and goes over the network "
+        "unencrypted: ssh -L is safer"
+    )
+
+
+def url(host: str, port: int) -> str:
+    """Return the address of the API, as a client on this machine uses it."""
+    near = WILDCARDS.get(host, host)
+    return f"http://[{near}]:{port}/v1" if ":" in near else f"http://{near}:{port}/v1"
+
+
+def served_by(ledger: Ledger, address: tuple[str, int]) -> str:
+    """Return the run of this ledger that serves an address now; empty where none does."""
+    host, port = address
+    for document in reversed(ledger.running()):
+        config = document.get("config", {})
+        if document["job"] != JOB or config.get("port") != port:
+            continue
+        near = WILDCARDS.get(config["host"], config["host"])
+        if host == near or (is_loopback(host) and is_loopback(near)):
+            return str(document["id"])
+    return ""
+
+
+def ready(ledger: Ledger, run: str) -> dict[str, object] | None:
+    """Return what a server wrote when it was ready; None before that."""
+    try:
+        told = json.loads((ledger.run_folder(run) / READY).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+    return told if isinstance(told, dict) else None
