@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import labassist
 from labassist.cli import (
+    bench_serve,
     ckpt,
     course,
     curve,
@@ -27,7 +28,22 @@ from labassist.cli import (
 from labassist.cli.parsing import Parser, UsageError, common
 from labassist.errors import LabError
 
-GROUPS = (workspace, doctor, course, runs, ledger, curve, store, home, ckpt, plan, data, finetune, serving)
+GROUPS = (
+    workspace,
+    doctor,
+    course,
+    runs,
+    ledger,
+    curve,
+    store,
+    home,
+    ckpt,
+    plan,
+    data,
+    finetune,
+    serving,
+    bench_serve,
+)
 """The command groups, in the order of the help."""
 
 BROKEN_PIPE = 141

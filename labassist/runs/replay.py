@@ -33,6 +33,9 @@ from labassist.runs.resume import checkpoint_folder, lineage
 from labassist.runs.scratch import scratch
 from labassist.workspace import Workspace
 
+LIVE = "serving/"
+"""Begins the job of a server, and of what was measured of one: a year later there is nothing to run again."""
+
 Follow = Callable[[str], dict[str, Any]]
 """Waits for a run to end, showing it or not, and returns its document."""
 
@@ -90,6 +93,12 @@ def replay(
     if original["state"] == "running":
         mend = "wait, or stop it first; in a copy of its ledger, resume it and replay that"
         raise InputError("it is still running", where=f"run {original['id']}", mend=mend)
+    if original["job"].startswith(LIVE):
+        why = (
+            "times and answers of a live server never come out twice, so there is nothing to compare bit by bit; "
+            "serve the same model again, measure again, and see whether the intervals overlap"
+        )
+        return Replayed("", original["id"], Verdict("INCOMPARABLE", likely_causes=[why]))
     segments = [original] if options.segment else lineage(ledger, original)
     _one_experiment(segments)
     differences = preflight(original, ledger.objects, workspace.root)

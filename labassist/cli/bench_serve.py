@@ -1,0 +1,192 @@
+"""The command that measures a server."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from labassist.cli.parsing import Subparsers
+    from labassist.ledger.store import Ledger
+
+
+def register(sub: Subparsers) -> None:
+    """Add the commands of this group."""
+    from labassist.cli.parsing import command
+
+    parser = command(
+        sub,
+        "bench-serve",
+        bench_serve,
+        help="measure a server that answers as OpenAI's does, as a recorded run",
+        example="labassist bench-serve http://127.0.0.1:8000 --concurrency 1,8\n"
+        "labassist bench-serve @last --rate 2 --prompts questions.jsonl\n"
+        "labassist bench-serve http://127.0.0.1:8000/v1/completions --requests 500 --csv requests.csv",
+    )
+    parser.add_argument("server", metavar="URL|RUN", help="a server's URL, or the run of `labassist serve`")
+    add = parser.add_argument_group("what is measured").add_argument
+    # The same as labassist.serving.bench.options, which is not imported for a mere --help.
+    add("--requests", type=int, default=200, metavar="N", help="of each load (200)")
+    add("--concurrency", default="", metavar="C[,C…]", help="so many at a time, one load each (8)")
+    add("--rate", type=float, default=0.0, metavar="R", help="in place of it: R requests/s at random times")
+    add("--prompts", metavar="FILE", help="JSONL or lines of text (default: texts of its own, seeded)")
+    add("--max-tokens", type=int, default=64, metavar="N", help="of an answer (64)")
+    add("--ignore-eos", action="store_true", help="every answer has all of them (vLLM, SGLang)")
+    add("--model", default="", metavar="NAME", help="where the server has several (default: its first)")
+    add("--seed", type=int, default=1337, metavar="N", help="of prompts and arrivals (1337)")
+    add("--warmup", type=int, metavar="N", help="requests before it that do not count (as many as at a time)")
+    add("--timeout", type=float, default=120.0, metavar="S", help="after which a request is given up (120)")
+    parser.add_argument("--csv", metavar="FILE", help="write a line a request; - is standard output")
+    parser.add_argument("--note", default="", metavar="TEXT", help="a note kept with the run")
+
+
+def bench_serve(args: argparse.Namespace) -> int:
+    """Find the server, measure it in a recorded run, and print what came out."""
+    from labassist.cli import runs
+    from labassist.cli.ledger import summary
+    from labassist.cli.output import emit, say
+    from labassist.errors import AnswerNo
+    from labassist.runs.follow import Interrupted, Interrupts, follow
+    from labassist.runs.launch import Plan, launch
+    from labassist.serving import bench, bench_text
+
+    workspace, ledger = runs.opened(args)
+    url, server = found(ledger, args.server)
+    bench.ready(args, url)
+    out = _result(workspace.root)
+    plan = Plan(
+        job=bench.JOB,
+        kind="command",
+        argv=["python", "-m", "labassist.serving.bench", url, *_words(args, workspace.root)]
+        + (["--server", server] if server else [])
+        + ["--out", str(out.relative_to(workspace.root))],
+        mode="fast",
+        seed=args.seed,
+        threads=1,
+        note=args.note,
+        outputs=[str(out.relative_to(workspace.root))],
+    )
+    status = None
+    with Interrupts() as interrupts:
+        run_id = launch(workspace, ledger, plan, interrupts.defer)
+        say(f"run {run_id} started; ctrl-c ends it and prints what there is")
+        try:
+            document = follow(ledger, run_id, interrupts)
+        except Interrupted:
+            document, status = ledger.find(run_id), 130
+    if not out.is_file():
+        from labassist.runs.logs import tail
+
+        for line in tail(ledger.run_folder(run_id) / "log.txt", 8):
+            say(f"  | {line}")
+        emit(document, args.json, lambda: summary(document))
+        return runs.trainer_status(document) if status is None else status
+    result = _read(out)
+    if args.csv:
+        _csv(ledger, run_id, args.csv)
+    if args.csv != "-":
+        emit(result, args.json, lambda: f"{bench_text.text(result)}\n\nrun {run_id}: {plan.outputs[0]}")
+    if status is None and not any(load["completed"] for load in result["loads"]):
+        raise AnswerNo("no request was answered", where=url)
+    return runs.trainer_status(document) if status is None else status
+
+
+def found(ledger: Ledger, name: str) -> tuple[str, str]:
+    """Return the URL of a server and the id of its recorded run, empty where it has none.
+
+    Raises InputError for a run that is no server's, or whose server does not answer yet or any more.
+    """
+    from labassist import serving
+    from labassist.errors import InputError
+
+    if "/" not in name and ":" not in name:
+        document = ledger.find(name)
+        where = f"run {document['id']}"
+        if document["job"] != serving.JOB:
+            raise InputError(f"is a run of {document['job']}, and no server", where=where, mend="name a URL")
+        if document["state"] != "running":
+            mend = "start it again: labassist serve MODEL"
+            raise InputError(f"this server has {document['state']}", where=where, mend=mend)
+        url = _url(ledger, document["id"])
+        if not url:
+            raise InputError("this server is still loading", where=where, mend="wait a little")
+        return url, str(document["id"])
+    from labassist.serving.bench_client import target
+
+    asked = target(name)
+    for document in reversed(ledger.running()):
+        url = _url(ledger, document["id"]) if document["job"] == serving.JOB else ""
+        if url and _same(asked, target(url)):
+            return name, str(document["id"])
+    return name, ""
+
+
+def _url(ledger: Ledger, run_id: str) -> str:
+    """Return where a recorded server answers, empty while it does not."""
+    from labassist.serving.place import READY
+
+    path = ledger.run_folder(run_id) / READY
+    return str(_read(path)["url"]) if path.is_file() else ""
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Say whether two URLs mean the same server of this machine."""
+    here = {"localhost", "127.0.0.1", "::1", "0.0.0.0"}  # noqa: S104 - compared, not bound
+    return a.port == b.port and (a.host == b.host or {a.host, b.host} <= here)
+
+
+def _words(args: argparse.Namespace, root: Path) -> list[str]:
+    """Return the options again, as words; a file inside the workspace relative to it."""
+    from pathlib import Path
+
+    words = ["--requests", str(args.requests), "--max-tokens", str(args.max_tokens), "--seed", str(args.seed)]
+    words += ["--timeout", str(args.timeout)]
+    words += ["--rate", str(args.rate)] if args.rate else []
+    words += ["--concurrency", args.concurrency] if args.concurrency else []
+    words += ["--model", args.model] if args.model else []
+    words += ["--warmup", str(args.warmup)] if args.warmup is not None else []
+    words += ["--ignore-eos"] if args.ignore_eos else []
+    if args.prompts:
+        path = Path(args.prompts).expanduser().resolve()
+        words += ["--prompts", str(path.relative_to(root) if path.is_relative_to(root) else path)]
+    return words
+
+
+def _result(root: Path) -> Path:
+    """Return a place for the result that is not taken."""
+    import datetime
+
+    stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S-%f")[:-3]
+    return root / "outputs" / "bench" / f"{stamp}.json"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    import json
+
+    found: dict[str, Any] = json.loads(path.read_bytes())
+    return found
+
+
+def _csv(ledger: Ledger, run_id: str, where: str) -> None:
+    """Write what was recorded of each request, in the order in which they ended."""
+    from pathlib import Path
+
+    from labassist.cli.output import say
+    from labassist.errors import LedgerError
+    from labassist.ledger import curves
+    from labassist.ledger.curve_table import chosen, csv_text
+    from labassist.serving.bench import REQUEST
+
+    curve = curves.joined(ledger, run_id)
+    names = [name for name in chosen(curve, [], drawn=False) if name in REQUEST]
+    text = csv_text(curve, names)
+    if where == "-":
+        print(text, end="")
+        return
+    try:
+        Path(where).expanduser().write_text(text)
+    except OSError as error:
+        raise LedgerError(f"cannot be written: {error.strerror}", where=where) from error
+    say(f"wrote {where}")

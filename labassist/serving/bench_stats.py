@@ -1,0 +1,179 @@
+"""The statistics of a serving benchmark: percentiles, their intervals, rates, and what makes them doubtful.
+
+Names and definitions are those of vLLM's own benchmark (`vllm bench serve`, vllm/benchmarks/serve.py of 0.32), where
+they are equal: TTFT, TPOT = (E2EL - TTFT) / (tokens - 1), ITL, E2EL, request and output throughput over the time from
+the first request to the last answer, and percentiles by linear interpolation as numpy's. One thing is not: with
+arrivals at a rate, its latencies begin when a request was sent, and ours when it was scheduled.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from labassist.serving.bench_client import Sample
+
+PERCENTS = (50, 95, 99)
+RESAMPLES = 2000
+ENOUGH = 200
+"""Answers below which little can be said of P99: two of 200 lie above it."""
+WINDOWS = 20
+"""Equal parts of the time, whose rates give the interval of tokens a second."""
+SLOWER, STANDARD_ERRORS = 1.3, 3.0
+"""How much longer the last third takes than the first, and by how many standard errors, where a queue grows."""
+CLIENT_CORE, CLIENT_LATE = 0.7, 0.1
+"""Of a core, and of the median first token: above these the client may be what is measured."""
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """Return a percentile by linear interpolation between the two nearest values (Hyndman and Fan's type 7)."""
+    ordered = sorted(values)
+    place = (len(ordered) - 1) * percent / 100
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+def percentile_interval(values: Sequence[float], percent: float, seed: int = 0) -> tuple[float, float]:
+    """Return the 95% percentile bootstrap interval of a percentile.
+
+    No resample is made: its k-th and next smallest values are those of the sorted sample at the k-th and next of n
+    uniform numbers, which are Beta distributed (Efron 1979 names it for the median). So 10,000 values cost no more
+    than ten.
+    """
+    ordered = sorted(values)
+    n = len(ordered)
+    if n == 1:
+        return ordered[0], ordered[0]
+    place = (n - 1) * percent / 100
+    low = math.floor(place)
+    share = place - low
+    draw = random.Random(seed)
+    found = []
+    for _ in range(RESAMPLES):
+        u = draw.betavariate(low + 1, n - low)
+        value = ordered[min(int(u * n), n - 1)]
+        if share:
+            v = u + (1 - u) * draw.betavariate(1, n - low - 1)
+            value += (ordered[min(int(v * n), n - 1)] - value) * share
+        found.append(value)
+    return _middle(found)
+
+
+def mean_interval(values: Sequence[float], seed: int = 0) -> tuple[float, float]:
+    """Return the 95% percentile bootstrap interval of a mean."""
+    draw = random.Random(seed)
+    return _middle([statistics.fmean(draw.choices(values, k=len(values))) for _ in range(RESAMPLES)])
+
+
+def _middle(found: list[float]) -> tuple[float, float]:
+    found.sort()
+    return found[int(0.025 * len(found))], found[int(0.975 * len(found)) - 1]
+
+
+def milliseconds(seconds: Sequence[float], seed: int) -> dict[str, Any]:
+    """Return mean and percentiles with intervals, in ms; empty where there is nothing."""
+    if not seconds:
+        return {}
+    values = [1000 * one for one in seconds]
+    found: dict[str, Any] = {"mean": statistics.fmean(values)}
+    for percent in PERCENTS:
+        low, high = percentile_interval(values, percent, seed)
+        found[f"p{percent}"] = {"value": percentile(values, percent), "low": low, "high": high}
+    return found
+
+
+def rates(samples: Sequence[Sample], duration: float) -> list[float]:
+    """Return the output tokens a second of each of WINDOWS equal parts of the time; their mean is that of the whole."""
+    each = [0.0] * WINDOWS
+    for one in samples:
+        for at in one.arrivals:
+            each[min(WINDOWS - 1, int(at / duration * WINDOWS))] += one.tokens_out / len(one.arrivals)
+    return [tokens / (duration / WINDOWS) for tokens in each]
+
+
+def summarise(
+    samples: Sequence[Sample], *, rate: float, asked: int, client: dict[str, float], seed: int
+) -> dict[str, Any]:
+    """Return the row of one load: what came out and, in `warnings`, what makes it doubtful.
+
+    `rate` is that of an open loop, 0 in a closed one; `asked` how many requests there were to be; `client` what it
+    cost to measure: `core`, the share of one core, and `late_ms`, the P99 of starting later than scheduled.
+    """
+    good = [one for one in samples if not one.error]
+    # As vLLM counts: from the first request to the end of the last answer.
+    duration = max((one.ended for one in samples), default=0.0)
+    tokens = sum(one.tokens_out for one in good)
+    row: dict[str, Any] = {
+        "requests": len(samples),
+        "completed": len(good),
+        "errors": dict(sorted(Counter(one.error for one in samples if one.error).items())),
+        "duration_s": duration,
+        "tokens_in": sum(one.tokens_in for one in good),
+        "tokens_out": tokens,
+        "counted": "usage" if good and all(one.counted for one in good) else "parts",
+        "request_throughput": len(good) / duration if duration else 0.0,
+        "output_throughput": {},
+        "ttft_ms": milliseconds([one.ttft for one in good], seed),
+        "tpot_ms": milliseconds([one.tpot for one in good if one.tpot is not None], seed),
+        "itl_ms": milliseconds([gap for one in good for gap in one.itl], seed),
+        "e2el_ms": milliseconds([one.e2el for one in good], seed),
+        "client": client,
+    }
+    if good and duration:
+        low, high = mean_interval(rates(good, duration), seed)
+        row["output_throughput"] = {"value": tokens / duration, "low": low, "high": high}
+    row["warnings"] = warnings(good, row, rate, asked)
+    return row
+
+
+def warnings(good: Sequence[Sample], row: dict[str, Any], rate: float, asked: int) -> list[str]:
+    """Return in lines what makes a row doubtful."""
+    found = []
+    if row["requests"] < asked:
+        found.append(f"stopped after {row['requests']} of {asked} requests")
+    if not good:
+        return [*found, "no request was answered"]
+    if len(good) < ENOUGH:
+        found.append(f"{len(good)} answers say little of P99: from {ENOUGH} on, two lie above it")
+    if row["counted"] != "usage":
+        found.append(
+            "this server does not say how many tokens it used: each part of a stream is counted as one token, "
+            "and tokens of prompts are not known"
+        )
+    before = sum(one.ttft for one in good) / sum(one.e2el for one in good)
+    if before > 0.5:
+        found.append(
+            f"{before:.0%} of the time passes before the first token (prompts are long, or requests wait): "
+            "tokens a second tell little of how fast it writes"
+        )
+    if rate and (line := falls_behind(good, rate, row["request_throughput"])):
+        found.append(line)
+    client = row["client"]
+    if client["core"] > CLIENT_CORE or client["late_ms"] > CLIENT_LATE * row["ttft_ms"]["p50"]["value"]:
+        found.append(
+            f"the client itself took {client['core']:.0%} of a core and started its requests up to "
+            f"{client['late_ms']:.1f} ms late: it may be what is measured here; run it on another machine"
+        )
+    return found
+
+
+def falls_behind(good: Sequence[Sample], rate: float, done: float) -> str:
+    """Say that a server does not keep up with arrivals at a rate: its later requests take longer than its first."""
+    ordered = sorted(good, key=lambda one: one.scheduled)
+    third = len(ordered) // 3
+    if third < 3:
+        return ""
+    first, last = ([one.e2el for one in part] for part in (ordered[:third], ordered[-third:]))
+    error = math.sqrt((statistics.variance(first) + statistics.variance(last)) / third)
+    a, b = statistics.fmean(first), statistics.fmean(last)
+    if b <= SLOWER * a or b - a <= STANDARD_ERRORS * error:
+        return ""
+    return (
+        f"it cannot keep up with {rate:g} requests/s: it answered {done:.2f}/s, and the last third took {b:.2f} s "
+        f"against {a:.2f} s of the first; these latencies would grow as long as one measures"
+    )
