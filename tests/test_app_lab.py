@@ -333,3 +333,42 @@ labassist run x
     assert (kinds["code"], kinds["strong"], kinds["stressed"]) == ("code", "strong", "strong")
     assert "*" not in "".join(rows)
     assert drawn("中文" * 30, 21, words.UNICODE)[0] == [("中文" * 5, "plain")]
+
+
+def test_a_price_and_limits_are_typed_once_and_go_with_what_is_started(workspace: Workspace) -> None:
+    """In the form before any job and in a lab's step; what cannot be is said in a line."""
+    write_lab(workspace)
+    begun(workspace, "plain")
+
+    async def script(pilot: Pilot[int], app: LabApp) -> None:
+        await until(pilot, app, "90 A small lab")
+        await pilot.press("colon", *"start a job", "enter")
+        await until(pilot, app, "90-small/train")
+        await pilot.press("colon", *"job: 90-small", "enter")
+        await until(pilot, app, "with which numbers?", "$ price, limits")
+        await pilot.press("dollar_sign", *"cost=3", "enter")
+        await until(pilot, app, "! cost needs the price of an hour; add price=0.45")
+        await pilot.press("dollar_sign", *"price=0.45 hours=8 cost=3", "enter")
+        await until(
+            pilot, app, "Start 90-small/train", "0.45 USD an hour, stopped with a checkpoint at 8 h or 3"
+        )
+        await pilot.press("enter")
+        await until(pilot, app, "run ", "90-small/train", "esc back")
+        await pilot.press("escape", "escape")
+        await open_lab(pilot, app)
+        await to_step(pilot, app, 3)  # which that run may have done
+        await until(pilot, app, "step 3 of 5", "0.45 USD an hour", "space run")
+        await pilot.press("dollar_sign", "end", *["backspace"] * 25, *"price=0.5", "enter")
+        await until(pilot, app, "0.5 USD an hour")
+        await pilot.press("space")
+        await until(pilot, app, "starting labassist run")
+        while len(app.runs.runs if app.runs else ()) < 2:
+            await pilot.pause(0.05)
+        assert app.runs is not None
+        await until(pilot, app, f"run {words.short(app.runs.runs[-1]['id'])}")
+
+    play(workspace, script)
+    with Ledger.open(workspace.ledger) as ledger:
+        first, second = ledger.runs
+    assert (first["price"], first["currency"], first["max_hours"], first["max_cost"]) == (0.45, "USD", 8, 3)
+    assert (second["price"], "max_hours" in second, "max_cost" in second) == (0.5, False, False)

@@ -48,6 +48,7 @@ ACTIONS = (
     Action("jobs", "s", "start a job", "List the jobs; any can be started without a lab.", (COURSE,)),
     Action("start", "enter,r", "run", "Start a recorded run of the job; asks a profile.", (JOBS,)),
     Action("choose", "enter", "start", "Start with the highlighted profile.", (CHOICE,)),
+    Action("terms", "dollar_sign", "price, limits", "What an hour costs, and where to stop.", (CHOICE,)),
     Action("guess", "enter", "guess", "Commit your guess: a letter, or enter and type it.", (LAB,)),
     Action("run_or_stop", "space", "run", "Start the step's run, or ask it for its end.", (LAB,)),
     Action("check", "c", "check", "Check the step; again: give the check up.", (LAB,)),
@@ -58,6 +59,9 @@ ACTIONS = (
     Action("open", "o", "open run", "Open the step's run.", (LAB,)),
     Action("text", "t", "whole text", "Show the text alone, or all parts again.", (LAB,)),
     Action("jobs", "s", "start a job", "List the jobs; any can be started without a lab.", (LAB,)),
+    Action(
+        "terms", "dollar_sign", "price, limits", "What an hour costs, where to stop.", (LAB,), listed=False
+    ),
     Action("open", "enter,o", "open", "Open the highlighted run.", (LEDGER,)),
     Action("mark", "space", "mark", "Mark the run; two marked ones can be compared.", (LEDGER,)),
     Action("compare", "d", "compare", "What differs: the two marked, or marked and here.", (LEDGER,)),
@@ -120,6 +124,7 @@ NAMES = {
     "full_stop": ".",
     "plus": "+",
     "minus": "-",
+    "dollar_sign": "$",
 }
 
 

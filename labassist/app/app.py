@@ -27,6 +27,7 @@ from labassist.app.pace import NORMAL, SLOW, Pace
 from labassist.app.palette import THEME
 from labassist.app.screens.base import LabScreen
 from labassist.app.screens.course import CourseScreen
+from labassist.app.terms import RunTerms
 from labassist.app.words import Signs, short, signs
 from labassist.workspace import Workspace
 
@@ -66,6 +67,8 @@ class LabApp(App[int], inherit_bindings=False):
         """The newest word of each replay that this app started."""
         self.course: Mapping[str, Any] | None = None
         """What `labs --json` answered last; None until it has."""
+        self.terms = RunTerms()
+        """Price and limits of the runs that are started here."""
         self.lab_here = ""
         """The lab that was opened or highlighted last; empty: the next one is."""
         self.lang = "zh" if language().startswith("zh") and not plain else "en"
@@ -205,7 +208,7 @@ class LabApp(App[int], inherit_bindings=False):
     def on_run_started(self, message: messages.RunStarted) -> None:
         """Tell the screen that asked, wherever it is; a list of jobs opens the run."""
         for screen in reversed(self.lab_screens()):
-            if screen.started(message.run):
+            if screen.stands() and screen.started(message.run):
                 return
 
     def on_answered(self, message: messages.Answered) -> None:

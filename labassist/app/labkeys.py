@@ -33,6 +33,7 @@ def offered(action: str, state: LabState, run: StepRun, *, readonly: bool, comma
         "text": bool(run.id) or step["check"] is not None,
         "copy": step["run"] is not None,
         "read": bool(run.id),
+        "terms": step["run"] is not None and not readonly,
     }
     return bool(offers.get(action, True))
 

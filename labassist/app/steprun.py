@@ -58,7 +58,8 @@ class StepRun:
         """Start what a step asks for, by the words of its command."""
         if words[0] in ("run", "resume"):
             self.starting = True
-            app.desk.begin(*words)
+            terms = app.terms.options if words[0] == "run" else ()
+            app.desk.begin(words[0], *terms, *words[1:])
         elif words[0] == "replay" and (run := _named(words[1], app.runs)):
             app.replay(run)
         else:

@@ -16,9 +16,11 @@ from labassist.app import actions, messages
 from labassist.app.where import Source
 from labassist.app.widgets.lines import Lines, fitted, folded
 from labassist.app.words import Line
+from labassist.errors import InputError
 
 if TYPE_CHECKING:
     from labassist.app.app import LabApp
+    from labassist.app.widgets.prompt import Prompt
 
 Parameters = tuple[object, ...]
 
@@ -113,7 +115,7 @@ class LabScreen(Screen[Any]):
 
     def tell(self, message: Message) -> None:
         """Hear now, or when this screen is in front again: Textual would repaint all for a screen behind."""
-        if self.app.screen is self and self._stands():
+        if self.app.screen is self and self.stands():
             self._hear_missed()
             self.hear(message)
         elif isinstance(message, KEPT):
@@ -121,7 +123,7 @@ class LabScreen(Screen[Any]):
                 self._missed = [one for one in self._missed if type(one) is not type(message)]
             self._missed.append(message)  # a curve must not miss points while the help is read
 
-    def _stands(self) -> bool:
+    def stands(self) -> bool:
         """Say whether the parts are there: not before they are laid out, nor while they are taken away."""
         parts = self.query("#body *")
         return self._laid_out and self.is_attached and bool(parts) and all(one.is_mounted for one in parts)
@@ -134,7 +136,7 @@ class LabScreen(Screen[Any]):
     def on_screen_resume(self) -> None:
         """Catch up with what happened while another screen was in front."""
         self.lab.follow()
-        if self._stands():
+        if self.stands():
             self._hear_missed()
             self.catch_up()
             self.refresh_lines()
@@ -150,6 +152,21 @@ class LabScreen(Screen[Any]):
         """Give the keys back to the screen."""
         self.focus_main()
         self.refresh_lines()
+
+    def on_prompt_given(self, message: Prompt.Given) -> None:
+        """Take a price and limits; other lines are their screens' own."""
+        from labassist.app import terms
+
+        if message.purpose != terms.PURPOSE:
+            return
+        try:
+            self.lab.terms = terms.read(self.lab.workspace.root, message.text)
+        except InputError as error:
+            self.notice([("! ", "bad"), (str(error), "plain")])
+        else:
+            self.notice([(self.lab.terms.said or "no price and no limits", "plain")])
+            self.catch_up()
+            self.refresh_lines()
 
     def focus_main(self) -> None:
         """Give the keys to the part of this screen that one works with."""
@@ -268,6 +285,13 @@ class LabScreen(Screen[Any]):
         from labassist.app.screens.jobs import JobsScreen
 
         self.lab.show(JobsScreen)
+
+    def action_terms(self) -> None:
+        """Ask for what an hour costs and where a run is to stop."""
+        from labassist.app import terms
+        from labassist.app.widgets.prompt import Prompt
+
+        self.query_one(Prompt).ask(terms.PURPOSE, terms.TAKES, self.lab.terms.text)
 
     def action_read(self, way: int, by_cell: bool) -> None:
         """Move the cursor on this screen's chart."""

@@ -11,6 +11,7 @@ from textual.widget import Widget
 from labassist.app import words
 from labassist.app.actions import CHOICE
 from labassist.app.screens.base import LabScreen
+from labassist.app.widgets.prompt import Prompt
 from labassist.app.widgets.rows import Column, Rows
 from labassist.app.words import Line, Piece
 from labassist.runs.jobs import Job
@@ -45,6 +46,7 @@ class ChoiceScreen(LabScreen):
             cursor_sign=self.lab.signs.cursor,
             id="profiles",
         )
+        yield Prompt()
 
     def on_mount(self) -> None:
         """Highlight the profile that fits best."""
@@ -74,7 +76,8 @@ class ChoiceScreen(LabScreen):
 
     def title_line(self) -> list[Line]:
         """Return what is about to be started."""
-        return [[("Start ", "plain"), (self.job.name, "strong")], [("with which numbers?", "plain")]]
+        parts: list[Line] = [[("Start ", "plain"), (self.job.name, "strong")]]
+        return [*parts, [(self.lab.terms.said or "with which numbers?", "plain")]]
 
     @on(Rows.Chosen)
     def action_choose(self) -> None:

@@ -159,7 +159,7 @@ class JobsScreen(LabScreen):
             if profile is not None:
                 self._starting = job.name
                 self.notice([(f"starting {job.name}, {profile} …", "plain")])
-                self.lab.desk.begin("run", job.name, "--profile", profile)
+                self.lab.desk.begin("run", job.name, "--profile", profile, *self.lab.terms.options)
 
         self.app.push_screen(ChoiceScreen(job, first=not row.runs), chosen)
 

@@ -284,7 +284,7 @@ class StepScreen(LabScreen):
 
     def on_prompt_given(self, message: Prompt.Given) -> None:
         """Commit to what was typed."""
-        if message.text:
+        if message.text and message.purpose == "guess":
             self._ask("lab", f"--predict={message.text}")
 
     def action_run_or_stop(self) -> None:

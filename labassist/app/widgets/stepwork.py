@@ -47,6 +47,8 @@ class StepWork(Vertical):
         """Show all of a step; None: it is not read yet."""
         marks = self._lab.signs
         lines = coursefacts.question(step, marks) + coursefacts.what_to_do(step) if step else []
+        if step and step["run"] and self._lab.terms.said:
+            lines.append([(self._lab.terms.said, "dim")])
         self._fill("#ask", folded(lines, self._room))
         self.set_class(not lines and not run.id, "-empty")
         self.show_run(run)
