@@ -8,6 +8,7 @@ from tinydb import where
 
 from labassist.app.messages import RunDetail
 from labassist.errors import LabError
+from labassist.serving.chain import chain, is_server
 
 if TYPE_CHECKING:
     from labassist.ledger.store import Ledger
@@ -44,6 +45,7 @@ def read_detail(ledger: Ledger, runs: list[dict[str, Any]], run_id: str) -> RunD
         patch,
         extra,
         problems,
+        chain(ledger, document) if is_server(document) else (),
     )
 
 

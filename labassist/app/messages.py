@@ -86,6 +86,8 @@ class RunDetail(Message):
     """Untracked files kept with it: `Kept` as documents."""
     problems: list[str]
     """What could not be read, in words."""
+    chain: Sequence[str] = ()
+    """Of a server: the links from its answers to the data, in words."""
 
 
 @dataclass

@@ -58,7 +58,13 @@ def lineage_page(run: str, detail: RunDetail | None, marks: Signs) -> list[Line]
     """Return the segments of a run's lineage, and its replays with their verdicts."""
     if detail is None:
         return [[("reading the lineage …", "dim")]]
-    lines = _heading("segments, oldest first")
+    lines: list[Line] = []
+    if detail.chain:
+        lines += _heading("from its answers back to the data")
+        lines += [
+            [("  " if at == 0 else "  <- ", "dim"), (link, "plain")] for at, link in enumerate(detail.chain)
+        ]
+    lines += _heading("segments, oldest first")
     for one in detail.lineage:
         here = one["id"] == run
         origin = one.get("resumed_from")

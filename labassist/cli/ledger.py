@@ -171,8 +171,19 @@ def show(args: argparse.Namespace) -> int:
 
     _workspace, ledger = opened(args)
     document = ledger.find(args.run)
-    emit(document, args.json, lambda: "\n".join([*_pairs(document), *_pairs(_seeds(ledger, document))]))
+    more = {**_seeds(ledger, document), **_served(ledger, document)}
+    emit(document, args.json, lambda: "\n".join([*_pairs(document), *_pairs(more)]))
     return 0
+
+
+def _served(ledger: Ledger, document: dict[str, Any]) -> dict[str, Any]:
+    """Return how many answers a server has kept, and what they came from; nothing of another run."""
+    from labassist.serving import chain
+
+    if not chain.is_server(document):
+        return {}
+    count = {} if document.get("answers") else {"answers": chain.answered(ledger, document)}
+    return {**count, "chain": chain.line(ledger, document)}
 
 
 def _seeds(ledger: Ledger, document: dict[str, Any]) -> dict[str, Any]:

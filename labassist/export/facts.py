@@ -10,11 +10,12 @@ from typing import Any
 from tinydb import where
 
 from labassist.errors import InputError, LedgerError
-from labassist.ledger import curves
+from labassist.ledger import answers, curves
 from labassist.ledger.curves import Curve
 from labassist.ledger.records import Mark
 from labassist.ledger.store import Ledger
 from labassist.record.protocol import metrics_file
+from labassist.serving.chain import chain, is_server
 
 
 @dataclass
@@ -34,6 +35,10 @@ class Facts:
     """Runs that replayed this one and have a verdict."""
     checks: list[Mark] = field(default_factory=list)
     """The newest check of each step that read this run."""
+    answers: list[dict[str, Any]] = field(default_factory=list)
+    """Of a server: what was asked and answered."""
+    chain: list[str] = field(default_factory=list)
+    """Of a server: the links from its answers to the data, in words."""
     notes: list[str] = field(default_factory=list)
     """What could not be had, in words."""
 
@@ -79,6 +84,8 @@ def facts(ledger: Ledger, run: dict[str, Any]) -> Facts:
         if mark.kind == "check" and any(run_id in name for name in mark.evidence):
             newest[mark.lab, mark.step] = mark
     found.checks = list(newest.values())
+    if is_server(run):
+        found.chain, found.answers = chain(ledger, run), list(answers.read(found.folder))
     return found
 
 

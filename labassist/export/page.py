@@ -66,6 +66,8 @@ def _run(one: Facts) -> str:
                 "Data", _table(("name", "path", "bytes", "SHA-256"), map(_input, run.get("inputs", [])))
             ),
             _section("What it made", _outputs(run)),
+            _section("From its answers back to the data", _steps(one.chain)),
+            _section("Answers", _table(("asked", "answered", "model", "ended"), map(_answer, one.answers))),
             _section("Checkpoints", _table(("step", "bytes", "tensors", "manifest", ""), _checkpoints(one))),
             _section("Randomness", _pairs(flat(one.randomness.get("flags", {})))),
             _section("Environment", _pairs(_environment(one))),
@@ -198,6 +200,21 @@ def _input(row: dict[str, Any]) -> tuple[object, ...]:
 def _outputs(run: dict[str, Any]) -> str:
     rows = [(row["path"], row["bytes"], row["sha256"] or "not there") for row in run.get("outputs", [])]
     return _table(("path", "bytes", "SHA-256"), rows)
+
+
+def _steps(links: Sequence[str]) -> str:
+    items = "".join(f"<li>{escape(link)}</li>" for link in links)
+    return f"<ol>{items}</ol>" if items else ""
+
+
+def _answer(row: dict[str, Any]) -> tuple[object, ...]:
+    messages = row.get("messages") or [{}]
+    return (
+        messages[-1].get("content", ""),
+        row.get("answer", ""),
+        row.get("model", ""),
+        row.get("finish_reason", ""),
+    )
 
 
 def _checkpoints(one: Facts) -> list[tuple[object, ...]]:

@@ -20,6 +20,7 @@ from labassist.machine.mounts import mount_of
 from labassist.runs import artifacts
 from labassist.runs.jobs import list_jobs, load_job, resolve
 from labassist.runs.preflight import DISK_RESERVE, needed
+from labassist.serving import place as engines
 from labassist.workspace import Workspace
 
 SIGNS: dict[Level, str] = {"ok": "ok  ", "note": "note", "warning": "WARN", "problem": "BAD "}
@@ -62,10 +63,23 @@ def examine(workspace: Workspace | None) -> Health:
     found += checkup.git(folder)
     found += checkup.terminal(os.environ)
     found += checkup.hub(os.environ)
+    found += serving()
     if workspace is None:
         mend = "make one with `labassist new DIR`, or name one with --workspace DIR"
         found.append(Finding("workspace", "note", f"{folder} lies in no workspace", mend))
     return Health(found)
+
+
+def serving() -> list[Finding]:
+    """Say what `labassist serve` would serve with; without it everything else works."""
+    try:
+        engine = engines.find()
+    except InputError as error:
+        python, source = engines.interpreter()
+        if source == engines.VARIABLE or python.exists():
+            return [Finding("serving", "warning", f"{error.where}: {error.what}", error.mend)]
+        return [Finding("serving", "ok", f"{error.what}; to serve a model: labassist setup vllm")]
+    return [Finding("serving", "ok", f"{engine.text}, {engine.python}")]
 
 
 def disk(folder: Path) -> list[Finding]:
