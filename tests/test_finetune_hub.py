@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from command import labassist
+from test_finetune_models import weights
 
 from labassist.workspace import Workspace
 
@@ -24,7 +25,7 @@ ID, SHA = "Someone/small-model", "c0ffee" + "0" * 34
 FILES = {
     "config.json": json.dumps({"model_type": "llama"}).encode(),
     "tokenizer.json": b"{}",
-    "model.safetensors": bytes(range(256)) * 120_000,
+    "model.safetensors": weights("abcdefgh" * 3_840_000),
     "pytorch_model.bin": b"pickled, and left there",
     "README.md": b"---\nlicense: mit\n---\n",
 }

@@ -8,15 +8,22 @@ from pathlib import Path
 import pytest
 
 from labassist.errors import InputError, RestoreError
-from labassist.finetune import embedded, models, risk
+from labassist.finetune import embedded, merge, models, risk
 from labassist.record.protocol import Order
+
+
+def weights(text: str) -> bytes:
+    """Return a whole safetensors file that holds the bytes of `text`."""
+    header = json.dumps({"a": {"dtype": "U8", "shape": [len(text)], "data_offsets": [0, len(text)]}}).encode()
+    return len(header).to_bytes(8, "little") + header + text.encode()
 
 
 def folder(path: Path, *names: str, config: dict[str, object] | None = None) -> Path:
     path.mkdir(parents=True)
     (path / "config.json").write_text(json.dumps(config or {"model_type": "llama"}))
     for name in names:
-        (path / name).write_text(f"{name} of {path.name}")
+        text = f"{name} of {path.name}"
+        (path / name).write_bytes(weights(text) if name.endswith(models.WEIGHTS) else text.encode())
     return path
 
 
@@ -29,7 +36,7 @@ def test_a_folder_is_a_model_with_a_digest_that_follows_its_content(tmp_path: Pa
     first = models.prepare("mine", tmp_path)
     assert first.folder == model and first.source == "a folder"
     assert models.prepare(str(model), tmp_path).digest == first.digest
-    (model / "model.safetensors").write_text("other weights")
+    (model / "model.safetensors").write_bytes(weights("other weights"))
     assert models.prepare("mine", tmp_path).digest != first.digest
     kept = json.loads(first.manifest.read_text())
     assert set(kept["files"]) == {"config.json", "model.safetensors", "tokenizer.json"}
@@ -55,10 +62,48 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
         assert said in str(caught.value) and caught.value.mend
 
 
+@pytest.mark.fault
+@pytest.mark.parametrize(
+    ("cut", "said"),
+    [
+        (-3, "was cut: "),
+        (40, "has no header"),
+        (4, "has no header (4 bytes)"),
+        (0, "has no header (0 bytes)"),
+    ],
+)
+def test_a_model_half_written_is_named_with_its_file(
+    tmp_path: Path, model: Path, cut: int, said: str
+) -> None:
+    """What a copy or a merge that was cut leaves under the model's name: refused before anything heavy starts."""
+    whole = (model / "model.safetensors").read_bytes()
+    (model / "model.safetensors").write_bytes(whole[:cut])
+    with pytest.raises(InputError) as caught:
+        models.prepare("mine", tmp_path)
+    assert f"model.safetensors {said}" in str(caught.value) and "merge again" in caught.value.mend
+
+
+@pytest.mark.fault
+def test_an_adapter_half_written_is_passed_over_for_the_one_before(tmp_path: Path) -> None:
+    for step in (2, 4):
+        place = tmp_path / f"checkpoint-{step}"
+        place.mkdir()
+        (place / merge.CONFIG).write_text("{}")
+        (place / merge.WEIGHTS).write_bytes(weights("whole"))
+    assert merge.find_adapter(tmp_path).name == "checkpoint-4"
+    torn = tmp_path / "checkpoint-4" / merge.WEIGHTS
+    torn.write_bytes(torn.read_bytes()[:-1])
+    assert merge.find_adapter(tmp_path).name == "checkpoint-2"
+    with pytest.raises(InputError, match=f"{merge.WEIGHTS} was cut: ") as caught:
+        merge.find_adapter(torn.parent)
+    assert "earlier checkpoint" in caught.value.mend
+
+
 def test_a_hub_id_that_is_not_here_says_how_to_bring_it(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not here") as caught:
         models.prepare("Someone/a-model-7b", tmp_path, "v2")
-    assert "labassist.finetune.hub Someone/a-model-7b --revision v2" in caught.value.mend
+    assert "labassist.finetune.hub Someone/a-model-7b --revision v2`" in caught.value.mend
+    assert "hf download Someone/a-model-7b --local-dir a-model-7b`" in caught.value.mend
     with pytest.raises(InputError, match="means nothing here"):
         models.prepare("embedded", tmp_path, "main")
 
@@ -93,7 +138,7 @@ def test_code_of_a_model_runs_only_where_it_was_asked_for_by_name(tmp_path: Path
 def test_one_of_ours_that_was_changed_is_refused(tmp_path: Path) -> None:
     ours = folder(tmp_path / "store" / "ours", "model.safetensors", "tokenizer.json")
     models.described("ours", ours, ours, {"source": "made", "licence": "mit"})
-    (ours / "model.safetensors").write_text("altered")
+    (ours / "model.safetensors").write_bytes(weights("altered"))
     with pytest.raises(InputError, match="model.safetensors is not as it was"):
         models.described("ours", ours, ours, {"source": "", "licence": ""})
 
@@ -140,7 +185,7 @@ def test_a_replay_with_another_model_is_refused(
 
     order = Order(config={}, inputs={"model": {"path": str(copy), "sha256": file_sha256(copy)}})
     assert models.of_order(order, "mine").digest == recorded.digest
-    (model / "model.safetensors").write_text("other weights")
+    (model / "model.safetensors").write_bytes(weights("other weights"))
     with pytest.raises(RestoreError, match="is not the recorded one"):
         models.of_order(order, "mine")
 

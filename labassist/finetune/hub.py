@@ -27,6 +27,9 @@ WANTED = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.
 LEFT = ("consolidated*", "training_args*", "labassist-*")
 """Files of the same weights in another layout, and what a training left."""
 
+NEEDED = ["config.json", "tokenizer.json", "*.safetensors"]
+"""What every model has, where the hub has not said what its files are called."""
+
 PLAN = "labassist-model.plan.json"
 """In a folder that is being filled: what the hub said it will hold."""
 
@@ -52,13 +55,14 @@ def find(name: str, store: Path, revision: str) -> Model:
         place = store / f"cached-{_slug(name)}--{cached.name[:12]}"
         facts = {"source": f"hub {name}", "revision": cached.name, "licence": _licence_here(cached)}
         return models.described(name, cached, place, facts)
-    lacking = _lacking(store, name)
+    lacking = _lacking(store, name) or NEEDED
     word = f"{name} (revision {revision})" if revision else name
     raise InputError(
-        f"{word} is not here" + (f"; still missing: {_some(lacking)}" if lacking else ""),
+        f"{word} is not here; missing: {_some(lacking)}",
         where="model.name",
-        mend=f"bring it: labassist run -- python -m labassist.finetune.hub {name}"
-        + (f" --revision {revision}" if revision else ""),
+        mend=f"bring it: `labassist run -- python -m labassist.finetune.hub {name}"
+        + (f" --revision {revision}" if revision else "")
+        + f"`; without a network: {_elsewhere(name)}",
     )
 
 
@@ -129,14 +133,13 @@ def _ask(name: str, revision: str, store: Path) -> dict[str, Any]:
     except hub.RepositoryNotFoundError:
         raise InputError("no such model there, or it is private", where=name, mend="check its name") from None
     except (hub.HTTPError, OSError) as error:  # the client's own base class, whichever client it is
-        lacking = _lacking(store, name) or ["config.json", "tokenizer.json", "*.safetensors"]
+        lacking = _lacking(store, name) or NEEDED
         endpoint = os.environ.get("HF_ENDPOINT", "the hub")
         off = "HF_HUB_OFFLINE is set" if isinstance(error, hub.OfflineModeIsEnabled) else _short(error)
         raise InputError(
             f"{endpoint} cannot be reached ({off}); missing: {_some(lacking)}",
             where=name,
-            mend=f"set HF_ENDPOINT to a mirror that can be; or where there is a network `hf download {name} "
-            "--local-dir DIR`, bring DIR here and --set model.name=DIR",
+            mend=f"set HF_ENDPOINT to a mirror that can be; or without a network: {_elsewhere(name)}",
         ) from None
     files = {
         one.rfilename: int(one.size or 0)
@@ -156,6 +159,15 @@ def _ask(name: str, revision: str, store: Path) -> dict[str, Any]:
         "sha256": {file: digest for file, digest in digests.items() if file in files},
         "licence": licence,
     }
+
+
+def _elsewhere(name: str) -> str:
+    """Return how to bring a model by hand."""
+    folder = name.rpartition("/")[2]
+    return (
+        f"on a machine that has one `hf download {name} --local-dir {folder}`, copy that folder here, and "
+        f"--set model.name={folder}"
+    )
 
 
 def _fetch(name: str, file: str, plan: dict[str, Any], partial: Path) -> None:

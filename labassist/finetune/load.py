@@ -54,7 +54,12 @@ def model(base: Model, quantised: Any = None, *, trust_remote_code: bool = False
 
 
 def quiet() -> None:
-    """Keep progress bars out of a run's log."""
+    """Keep progress bars out of a run's log, and a warning that is none; call it before the model is loaded."""
+    import logging as standard
+
+    # It misses a kernel from the hub that only speeds inference up, and says so as if something had failed.
+    standard.getLogger("bitsandbytes.backends.cpu.ops").setLevel(standard.ERROR)
+
     import datasets
     from transformers.utils import logging
 

@@ -18,7 +18,7 @@ from typing import Any
 from labassist.errors import InputError, LabError
 from labassist.finetune import lineage, models
 from labassist.finetune.models import Model
-from labassist.record.durable import replace_file
+from labassist.record.durable import replace_file, sync_file, sync_folder
 from labassist.record.inspect import workspace_of
 from labassist.record.protocol import Order, file_sha256, read_order
 
@@ -41,9 +41,17 @@ def find_adapter(place: Path) -> Path:
     if not place.is_dir():
         raise InputError("no such folder", where=str(place), mend="give an adapter's folder, or a run")
     checkpoints = sorted(place.glob("checkpoint-*"), key=lambda one: int(one.name.rpartition("-")[2]))
+    torn = ""
     for folder in (place, *reversed(checkpoints)):
         if (folder / CONFIG).is_file() and (folder / WEIGHTS).is_file():
-            return folder
+            fault = models.torn(folder / WEIGHTS)
+            if not fault:
+                return folder
+            torn = torn or f"{folder / WEIGHTS} {fault}"
+    if torn:
+        raise InputError(
+            f"holds no whole adapter: {torn}", where=str(place), mend="give an earlier checkpoint of the run"
+        )
     raise InputError(
         f"holds no adapter ({CONFIG} and {WEIGHTS})", where=str(place), mend="give a checkpoint of a LoRA run"
     )
@@ -149,7 +157,11 @@ def merge(adapter: Path, base: Model, out: Path, facts: dict[str, Any]) -> dict[
     (partial / ".gitignore").write_text("# Made by labassist: weights are no source.\n*\n")
     told = {**facts, "checked": checked}
     replace_file(partial / lineage.FILE, json.dumps(told, indent=1).encode() + b"\n")
+    for path in partial.iterdir():
+        sync_file(path)
+    sync_folder(partial)
     partial.rename(out)
+    sync_folder(out.parent)
     return checked
 
 

@@ -36,6 +36,8 @@ FORMAT = 1
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 REVISION = re.compile(r"[A-Za-z0-9][\w./-]*")
 WEIGHTS = ".safetensors"
+HEADER = 100_000_000
+"""Bytes; the format allows no longer header."""
 HASHED_AT_ONCE = 4
 INDEX = "model.safetensors.index.json"
 
@@ -171,7 +173,35 @@ def model_files(folder: Path) -> list[str]:
             where=str(folder),
             mend="bring these files to that folder",
         )
+    for name in names:
+        if name.endswith(WEIGHTS) and (fault := torn(folder / name)):
+            raise InputError(
+                f"this model is not whole: {name} {fault}",
+                where=str(folder),
+                mend="bring that file again; a merged model: delete the folder and merge again",
+            )
     return names
+
+
+def torn(path: Path) -> str:
+    """Return what is wrong with the size of a safetensors file, by its own header; empty where nothing is.
+
+    The format: 8 bytes with the header's length, the header as JSON, then the tensors one after the other.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > min(size, HEADER):
+            return f"has no header ({size} bytes)"
+        try:
+            header = json.loads(file.read(length))
+            meant = max(
+                (one["data_offsets"][1] for name, one in header.items() if name != "__metadata__"), default=0
+            )
+        except (ValueError, LookupError, TypeError, AttributeError):
+            return "has a header that cannot be read"
+    meant += 8 + length
+    return f"was cut: {size:,} of {meant:,} bytes" if size < meant else ""
 
 
 def described(name: str, folder: Path, place: Path, facts: dict[str, str]) -> Model:

@@ -22,6 +22,12 @@ def replace_file(path: Path, data: bytes) -> None:
     sync_folder(path.parent)
 
 
+def sync_file(path: Path) -> None:
+    """Wait until what another library wrote into a file is on the disk."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
 def sync_folder(folder: Path) -> None:
     """Make what was renamed in a folder durable."""
     descriptor = os.open(folder, os.O_RDONLY)

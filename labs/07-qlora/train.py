@@ -16,7 +16,7 @@ import tickets
 
 from labassist import record
 from labassist.data import rows
-from labassist.finetune import callbacks, card, lineage, load, models, tokens
+from labassist.finetune import card, lineage, load, models, tokens
 
 # ---------------------------------------------------------------------------- what is trained on
 
@@ -170,16 +170,17 @@ def examine(trainer: Any, tokenizer: Any, held: list[rows.Sample], at_most: int)
 def main() -> None:
     order = record.read_order("labs/07-qlora/sft.toml")
     c, m = order.config, order.config["model"]
-    # A model that must be made first (the embedded one, random weights) is made in a process of its own.
-    base = models.of_order(order, m["name"], m["revision"], trust_remote_code=m["trust_remote_code"])
-    # Every line of a JSONL file is checked; a text's samples are its paragraphs. The run records the files.
+    # Every line of a JSONL file is checked; a text's samples are its paragraphs. The run records the files. They come
+    # first: what is wrong with them is said before anything heavy is imported.
     files = {name: order.input(name, c["data"][name]) for name in ("train", "heldout")}
     train, held = (rows.read(path) for path in files.values())
     held = held[: c["data"]["heldout_rows"] or None]
+    # A model that must be made first (the embedded one, random weights) is made in a process of its own.
+    base = models.of_order(order, m["name"], m["revision"], trust_remote_code=m["trust_remote_code"])
     kept = lineage.of_adapter(order, base, files)
+    load.quiet()
     record.determinism.apply(order.mode, order.seed, order.threads)
     card.rehearse(c["card"])
-    load.quiet()
 
     tokenizer = load.tokenizer(base, chat=train[0].conversational)
     if c["layout"] == "padding-free":
@@ -190,6 +191,8 @@ def main() -> None:
 
     import torch
     from trl import SFTTrainer
+
+    from labassist.finetune import callbacks
 
     class Trainer(SFTTrainer):
         """TRL's trainer; after its last evaluation the model is examined too."""
