@@ -217,6 +217,7 @@ def test_an_ascii_terminal_gets_ascii(folder: Path, workspace: Workspace) -> Non
         assert shown.wait("Keys").isascii()
 
 
+@pytest.mark.fault
 def test_two_apps_on_one_workspace_see_one_run(folder: Path, workspace: Workspace) -> None:
     (folder / "a").mkdir()
     (folder / "b").mkdir()

@@ -102,6 +102,32 @@ def test_a_journal_whose_tail_was_cut_is_named(lab: Path) -> None:
     assert answer("audit", cwd=lab)["ok"] is True
 
 
+@pytest.mark.parametrize("how", ["edited", "deleted", "swapped"])
+def test_a_line_of_the_journal_that_is_not_what_it_was_is_named(lab: Path, how: str) -> None:
+    """The first line that no longer follows from the one before it."""
+    path = lab / "ledger" / "journal.jsonl"
+    whole = path.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    at = len(lines) // 2
+    if how == "edited":
+        lines[at] = lines[at].replace(b'"time":"2', b'"time":"1', 1)
+    elif how == "deleted":
+        del lines[at]
+    else:
+        lines[at : at + 2] = lines[at + 1], lines[at]
+    assert b"".join(lines) != whole
+    path.write_bytes(b"".join(lines))
+    try:
+        found = answer("audit", cwd=lab, status=1)
+    finally:
+        path.write_bytes(whole)
+    first = min(
+        (one for one in found["problems"] if one["path"] == "journal.jsonl"), key=lambda one: one["line"]
+    )
+    assert first["line"] == at + 1
+    assert answer("audit", cwd=lab)["ok"] is True
+
+
 def test_a_commit_that_is_gone_is_named(lab: Path) -> None:
     shutil.move(lab / ".git", lab / "gone")
     try:

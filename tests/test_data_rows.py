@@ -30,6 +30,7 @@ def write(path: Path, *lines: object) -> Path:
     return path
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize(
     ("line", "code", "said"),
     [
@@ -55,6 +56,7 @@ def test_a_fault_is_named_with_its_line_and_mend(tmp_path: Path, line: object, c
     assert [one.line for one in found.samples] == [1, 4]
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize(
     ("messages", "code"),
     [
@@ -109,6 +111,7 @@ def test_a_byte_order_mark_and_windows_line_ends_are_no_fault(tmp_path: Path) ->
     assert rows.read(tmp_path / "a.jsonl")[0].answer == "hello"
 
 
+@pytest.mark.fault
 def test_a_huge_line_costs_no_huge_memory(tmp_path: Path) -> None:
     import tracemalloc
 

@@ -169,11 +169,15 @@ def test_a_full_disk_leaves_no_half_bundle_and_no_half_import(lab: Path, disk: P
 
 @pytest.mark.slow
 def test_a_ledger_at_another_path_replays_and_goes_on(lab: Path, tmp_path: Path) -> None:
+    failed = little.record(lab, 60, 10, status=7, env={"LITTLE_CRASH": "33"})
     moved = tmp_path / "elsewhere" / "with spaces"
     moved.parent.mkdir()
     lab.rename(moved)
     assert problems(moved) == set() and answer("fsck", cwd=moved)["findings"] == []
-    assert answer("replay", "@last", cwd=moved)["verdict"] == "BITWISE"
+    assert answer("replay", "@-2", cwd=moved)["verdict"] == "BITWISE"
+    resumed = answer("resume", failed["id"], cwd=moved)
+    assert (resumed["state"], resumed["resumed_from"]["step"]) == ("finished", 30)
+    assert problems(moved) == set()
 
 
 def test_on_another_machine_a_living_run_is_only_unseen(
