@@ -48,18 +48,26 @@ class Evidence:
         """Name (labassist.course.noted) -> digest of what was given out."""
         self._note(noted.CHECKS)
 
-    def runs(self, job: str, profile: str | None = None, **config: Any) -> list[dict[str, Any]]:
+    def runs(
+        self, job: str, profile: str | None = None, *, any_state: bool = False, **config: Any
+    ) -> list[dict[str, Any]]:
         """Return the finished runs of a job, newest first, without replays; only those with these values.
 
-        `profile=""` is the job's default profile, None any. A job without a `/` is one of this lab.
+        `profile=""` is the job's default profile, None any. A job without a `/` is one of this lab. With
+        `any_state` those that have not finished are there too: a server never does, it is stopped.
         """
         if "/" not in job:
             job = f"{self._lab.id}/{job}"
         if profile == "":
             profile = load_job(self._course.workspace, job).default_profile
-        wanted = {"job": job, "profile": profile, "config": config}
+        wanted = {
+            "job": job,
+            "profile": profile,
+            "config": config,
+            **({"any_state": True} if any_state else {}),
+        }
         self._note(f"runs {json.dumps(wanted, sort_keys=True)}")
-        found = noted.matching(self._ledger, job, profile, config)
+        found = noted.matching(self._ledger, job, profile, config, any_state)
         return [self._given(document) for document in found]
 
     def run(self, step_id: str) -> dict[str, Any]:

@@ -61,10 +61,14 @@ def digest(name: str, ledger: Ledger, lab: str, package: Path, learner: Path) ->
 
 
 def matching(
-    ledger: Ledger, job: str, profile: str | None, config: Mapping[str, Any]
+    ledger: Ledger, job: str, profile: str | None, config: Mapping[str, Any], any_state: bool = False
 ) -> list[dict[str, Any]]:
-    """Return the finished runs of a job that have these values, newest first; no replays. `None` is any profile."""
-    return [document for document in runs_of(ledger, job, profile, config) if document["state"] == "finished"]
+    """Return the finished runs of a job that have these values, newest first; no replays. `None` is any profile.
+
+    `any_state`: those that are not finished too. A server is stopped and never finishes.
+    """
+    found = runs_of(ledger, job, profile, config)
+    return [document for document in found if any_state or document["state"] == "finished"]
 
 
 def runs_of(ledger: Ledger, job: str, profile: str | None, config: Mapping[str, Any]) -> list[dict[str, Any]]:
