@@ -1,7 +1,7 @@
-"""What a served model answered, kept in its run's folder: one JSON object a line, each naming the line before it.
+"""What a served model answered, kept in its run's folder: one JSON object a line, each naming all before it.
 
-`after` is the SHA-256 of the line before, newline left out, so that a line which was edited later is named by its
-number: it is no longer what the next one says. The last one is covered by the seal at the run's end.
+`after` is the SHA-256 of all the bytes before a line, so that a line which was edited later is named by its number: it
+is no longer what the next one says. The last one is covered by the seal at the run's end.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def append(folder: Path, answer: dict[str, Any]) -> int:
             before = path.read_bytes()
             # A line that was cut by a death was never acknowledged: it stays, as a line of its own.
             torn = b"\n" if before and not before.endswith(b"\n") else b""
-            lines = before.splitlines()
-            after = hashlib.sha256(lines[-1]).hexdigest() if lines else ""
-            line = json.dumps({"n": len(lines) + 1, "after": after, **answer}, ensure_ascii=False)
+            number = before.count(b"\n") + len(torn) + 1
+            after = hashlib.sha256(before + torn).hexdigest() if before else ""
+            line = json.dumps({"n": number, "after": after, **answer}, ensure_ascii=False)
             write_whole(descriptor, torn + line.encode("utf-8", "surrogatepass") + b"\n")
             os.fsync(descriptor)
         finally:
@@ -41,7 +41,7 @@ def append(folder: Path, answer: dict[str, Any]) -> int:
         raise LedgerError(
             f"the answer cannot be kept: {error.strerror}", where=str(path), mend="free some space"
         ) from error
-    return len(lines) + 1
+    return number
 
 
 def read(folder: Path) -> Iterator[dict[str, Any]]:
@@ -62,24 +62,27 @@ def count(folder: Path) -> int:
 
 def altered(path: Path) -> int:
     """Return the number of the first line that is not what the next one says it was; 0 where all are."""
-    lines = _lines(path)
-    for number in range(1, len(lines)):
+    digest, last = hashlib.sha256(), 0
+    for number, line in enumerate(_lines(path), 1):
         try:
-            after = json.loads(lines[number]).get("after")
+            after = json.loads(line).get("after")
         except (ValueError, AttributeError):
-            return number + 1
-        if after != hashlib.sha256(lines[number - 1]).hexdigest():
-            return number
+            after = None  # cut by a death: the next one vouches for it too
+        if after is not None:
+            if after != (digest.hexdigest() if number > 1 else ""):
+                return max(1, last)
+            last = number
+        digest.update(line)
     return 0
 
 
 def blamed(path: Path, sealed: int) -> int:
     """Return the line of a file whose seal over its first `sealed` bytes is broken: where the links hold, the last one."""
-    return altered(path) or len(path.read_bytes()[:sealed].splitlines())
+    return altered(path) or path.read_bytes()[:sealed].count(b"\n")
 
 
 def _lines(path: Path) -> list[bytes]:
     try:
-        return path.read_bytes().splitlines()
+        return [line + b"\n" for line in path.read_bytes().split(b"\n") if line]
     except FileNotFoundError:
         return []

@@ -58,8 +58,8 @@ CAUSES = (
         "give --max-len {1} or less",
     ),
     _cause(
-        r"To serve at least one request with the models's max seq len \((\d+)\), \(?([\d.]+) GiB KV cache is needed, which "
-        r"is larger than the available KV cache memory \(([\d.]+) GiB\)",
+        r"To serve at least one request with the model'?s?'?s max seq len \((\d+)\), \(?([\d.]+) GiB KV cache is needed, "
+        r"which is larger than the available KV cache memory \(([\d.]+) GiB\)",
         "the cache for one sequence of {0} tokens needs {1} GiB, and {2} GiB are left for it",
         "give a smaller --max-len, or a larger --memory-fraction",
     ),
@@ -69,7 +69,7 @@ CAUSES = (
         "give a larger --memory-fraction, or take a smaller or a quantised model",
     ),
     _cause(
-        r"Free memory on device .*\(([\d.]+)/([\d.]+) GiB\) on startup is less than desired",
+        r"Free memory on device .*?\(([\d.]+)/([\d.]+) GiB\) on startup is less than desired",
         "{0} of the card's {1} GiB are free, less than the share that vLLM was to take",
         "give a smaller --memory-fraction, or stop what is on the card",
     ),
@@ -89,13 +89,12 @@ CAUSES = (
         "bring that model again (labassist audit says whether a merged one is as it was made)",
     ),
     _cause(
-        r"vllm[_-]bnb[_-]plugin|bitsandbytes (?:quantization )?(?:is|requires).*plugin",
-        "bitsandbytes weights need the package vllm-bnb-plugin",
-        "pip install it into the serving environment, or merge into 16 bits: labassist merge",
+        r"Unknown quantization method: bitsandbytes",
+        "bitsandbytes weights need the plugin vllm-bnb-plugin, which the serving environment lacks",
+        "labassist setup vllm brings it where there is a GPU; or serve the model in 16 bits: labassist merge",
     ),
     _cause(
-        r"(?:[Uu]nknown quantization method|[Qq]uantization method).*?(\w+).*(?:is not supported|not currently supported|"
-        r"Must be one of)",
+        r"Unknown quantization method: ([\w-]+)",
         "this vLLM cannot serve weights quantised by {0} on this machine",
         "serve the model in 16 bits: labassist merge makes one",
     ),
@@ -128,6 +127,9 @@ CAUSES = (
 
 _ERROR = re.compile(r"\b(\w*(?:Error|Exception)): (.+)")
 _PREFIX = re.compile(r"^\(\w[^)]*\) (?:ERROR|INFO|WARNING) [\d-]+ [\d:]+ \[[^\]]*\] ?|^\(\w+ pid=\d+\) ")
+_HARMLESS = re.compile(r"^\(\w[^)]*\) (?:INFO|WARNING) |^(?:INFO|WARNING): ")
+"""vLLM warns of much that has not killed it."""
+
 _VAGUE = "See root cause above"
 
 
@@ -141,7 +143,7 @@ def find(lines: Sequence[str], status: int, config: Mapping[str, Any]) -> str:
 
     `lines` are the end of its log, `status` its exit status (negative: the signal), `config` the run's settings.
     """
-    plain = [_PREFIX.sub("", line).strip() for line in lines]
+    plain = [_PREFIX.sub("", line).strip() for line in lines if not _HARMLESS.match(line)]
     for cause in CAUSES:
         for line in plain:
             match = cause.pattern.search(line)
