@@ -38,7 +38,7 @@ def python() -> Path:
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A workspace with one QLoRA run of three steps and its merge."""
     root = new(tmp_path_factory.mktemp("serving") / "lab").workspace.root
-    sets = ("steps=3", "every.checkpoint=3", "every.eval=0", "exam.questions=0", "data.heldout_rows=8")
+    sets = ("steps=3", "every.checkpoint=3", "every.eval=3", "exam.questions=0", "data.heldout_rows=8")
     words = ["run", "07-qlora/sft", "--profile", "tiny", *(f"--set={one}" for one in sets)]
     labassist(*words, cwd=root, env={"OMP_NUM_THREADS": "1"}, deadline=PATIENCE)
     labassist("merge", "@last", "--out", "outputs/merged", cwd=root, deadline=PATIENCE)
