@@ -33,6 +33,7 @@ ALLOWED_PREFIXES = (
     "PYTORCH_",
     "CUBLAS_",
     "HF_",
+    "VLLM_",
 )
 """Environment variables that can change a result, and so are recorded (with PYTHONHASHSEED)."""
 

@@ -56,8 +56,7 @@ def _inputs(order: Order) -> None:
     assert order.folder is not None
     root = workspace_of(order.folder)
     config = order.config
-    say = lambda line: print(f"labassist: {line}", flush=True)  # noqa: E731
-    model = models.prepare(config["model"], root, config.get("revision", ""), say=say)
+    model = models.prepare(config["model"], root, say=_say)
     origin = {key: value for key, value in lineage.read(model.folder).items() if key != "checked"}
     origin |= {"merge": config["merge"]} if config.get("merge") else {}
     manifest = model.manifest.relative_to(root) if model.manifest.is_relative_to(root) else model.manifest
@@ -66,6 +65,10 @@ def _inputs(order: Order) -> None:
         kept = lineage.read(root / folder)
         origin = {"run": kept.get("run", ""), "step": kept.get("step", 0), "data": kept.get("data", {})}
         order.input(f"adapter {name}", Path(folder) / WEIGHTS, origin)
+
+
+def _say(line: str) -> None:
+    print(f"labassist: {line}", flush=True)
 
 
 class _Server:
@@ -120,9 +123,13 @@ class _Server:
                     "ready": utc_now(),
                     "seconds": seconds,
                 }
-                replace_file(self._folder / READY, json.dumps(told, indent=1).encode() + b"\n")
-                print(f"labassist: ready after {seconds:g} s: {self._config['url']}", flush=True)
-                return
+                try:
+                    replace_file(self._folder / READY, json.dumps(told, indent=1).encode() + b"\n")
+                except OSError as error:
+                    _say(f"it answers, and that cannot be written down: {error.strerror}")
+                else:
+                    _say(f"ready after {seconds:g} s: {self._config['url']}")
+                    return
             time.sleep(POLL_S)
 
 

@@ -87,6 +87,10 @@ def address(ledger: Ledger | None, asked: str) -> tuple[str, str]:
             where=where,
             mend="start it again: labassist serve MODEL",
         )
+    if port.ready(ledger, document["id"]) is None:
+        raise InputError(
+            "this server is still loading", where=where, mend=f"watch it: labassist logs {document['id']} -f"
+        )
     return str(document["config"]["url"]), str(document["id"])
 
 
