@@ -31,6 +31,7 @@ def write(path: Path, *lines: object) -> Path:
 
 
 @pytest.mark.fault
+@pytest.mark.fault
 @pytest.mark.parametrize(
     ("line", "code", "said"),
     [

@@ -97,6 +97,9 @@ def test_an_adapter_half_written_is_passed_over_for_the_one_before(tmp_path: Pat
     with pytest.raises(InputError, match=f"{merge.WEIGHTS} was cut: ") as caught:
         merge.find_adapter(torn.parent)
     assert "earlier checkpoint" in caught.value.mend
+    (tmp_path / "checkpoint-2" / merge.CONFIG).write_text('{"peft_type": "LO')
+    with pytest.raises(InputError, match=f"{merge.CONFIG} is no JSON") as caught:
+        merge.find_adapter(tmp_path / "checkpoint-2")
 
 
 def test_a_hub_id_that_is_not_here_says_how_to_bring_it(tmp_path: Path) -> None:

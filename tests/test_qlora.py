@@ -110,6 +110,8 @@ def test_it_is_recorded_and_replays_bit_for_bit(lab: Path, whole: Any) -> None:
     replayed = answer("replay", whole["id"], cwd=lab, env=ENV)
     assert replayed["verdict"] == "BITWISE", replayed
     assert replayed["compared"]["tensors"] > 50
+    audited = answer("audit", cwd=lab)
+    assert audited["ok"] and not [path for path in audited["not_covered"] if "trainer/checkpoint" in path]
 
 
 @pytest.mark.parametrize(
@@ -120,6 +122,10 @@ def test_killed_at_a_bad_moment_it_goes_on_as_if_nothing_had_been(
 ) -> None:
     killed = run(lab, status=1 if fault == "disk" else 128 + signal.SIGKILL, FAULT=fault)
     assert killed["state"] in ("failed", "lost")
+    if fault == "disk":
+        last = log_of(lab, killed).splitlines()[-1]
+        assert "checkpoint-4: this checkpoint cannot be written, the disk is full" in last
+        assert "Traceback" not in log_of(lab, killed)
     resumed = answer("resume", killed["id"], cwd=lab, env=ENV)
     assert (resumed["state"], resumed["resumed_from"]["step"]) == ("finished", resumes_from)
     found = answer("diff", whole["id"], resumed["id"], cwd=lab)
@@ -220,6 +226,31 @@ def test_text_is_gone_on_with(lab: Path) -> None:
     words = [word for one in sets for word in ("--set", one)]
     document = answer("run", "07-qlora/cpt", "--profile", "tiny", *words, cwd=lab, env=ENV)
     assert document["state"] == "finished" and "eval_loss" in document["last"]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b'{"instruction": "a", "output": "b"', "is not JSON"),
+        (b'{"question": "a", "answer": "b"}', "has the keys question, answer"),
+        (b'{"instruction": "a", "output": ""}', "output is empty"),
+        (b'{"instruction": "caf\xe9", "output": "b"}', "is not UTF-8: byte 0xe9"),
+        (b'{"instruction": "' + b"a" * 1_000_000 + b'", "output": "b"}', "more than 1 MB"),
+    ],
+)
+def test_a_faulty_line_is_named_before_anything_heavy_starts(lab: Path, line: bytes, said: str) -> None:
+    (lab / "faulty.jsonl").write_bytes(b'{"instruction": "a", "output": "b"}\n' + line + b"\n")
+    document = run(lab, "--set", "data.train=faulty.jsonl", status=1)
+    [told] = log_of(lab, document).splitlines()
+    assert told.startswith("labassist: faulty.jsonl:2: ") and said in told and "; " in told
+
+
+def test_a_model_that_is_not_here_says_what_is_missing_and_the_commands_that_bring_it(lab: Path) -> None:
+    document = run(lab, "--set", "model.name=Someone/small", status=1)
+    [told] = log_of(lab, document).splitlines()
+    assert "missing: config.json, tokenizer.json, *.safetensors" in told
+    assert "`labassist run -- python -m labassist.finetune.hub Someone/small`" in told
+    assert "`hf download Someone/small --local-dir small`" in told and "--set model.name=small" in told
 
 
 def test_a_limit_below_every_sample_is_refused(lab: Path) -> None:

@@ -44,10 +44,10 @@ def find_adapter(place: Path) -> Path:
     torn = ""
     for folder in (place, *reversed(checkpoints)):
         if (folder / CONFIG).is_file() and (folder / WEIGHTS).is_file():
-            fault = models.torn(folder / WEIGHTS)
+            fault = _torn(folder)
             if not fault:
                 return folder
-            torn = torn or f"{folder / WEIGHTS} {fault}"
+            torn = torn or f"{folder}/{fault}"
     if torn:
         raise InputError(
             f"holds no whole adapter: {torn}", where=str(place), mend="give an earlier checkpoint of the run"
@@ -55,6 +55,17 @@ def find_adapter(place: Path) -> Path:
     raise InputError(
         f"holds no adapter ({CONFIG} and {WEIGHTS})", where=str(place), mend="give a checkpoint of a LoRA run"
     )
+
+
+def _torn(folder: Path) -> str:
+    """Return which file of an adapter was cut, and how; empty where none was."""
+    if fault := models.torn(folder / WEIGHTS):
+        return f"{WEIGHTS} {fault}"
+    try:
+        json.loads((folder / CONFIG).read_bytes())
+    except ValueError:
+        return f"{CONFIG} is no JSON that can be read"
+    return ""
 
 
 def base_of(adapter: Path, root: Path, name: str, order: Order) -> Model:

@@ -137,6 +137,7 @@ class Recording:
         self._evaluated: set[tuple[int, str]] = set()
         if self.order.recording:
             trainer_outputs.settle(trainer, self.order)
+            trainer_outputs.name_full_disk(trainer)
             self._batches = trainer.get_batch_samples
             self._step = trainer.training_step
             self._grad_norm = trainer._get_grad_norm

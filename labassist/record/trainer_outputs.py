@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -74,3 +75,31 @@ def settle(trainer: Any, order: Order) -> None:
     if protocol.rank() == 0 and inside and ours and not os.path.lexists(folder / ".gitignore"):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ".gitignore").write_text("# Made by labassist: what a training writes is no source.\n*\n")
+
+
+def name_full_disk(trainer: Any) -> None:
+    """End a training whose checkpoint finds no room with one line and status 1, in place of a library's traceback."""
+    save = trainer._save_checkpoint
+
+    def saved(*args: Any, **more: Any) -> Any:
+        try:
+            return save(*args, **more)
+        except Exception as error:
+            if not _no_room(error):
+                raise
+            folder = Path(trainer.args.output_dir).resolve()
+            sys.exit(
+                f"labassist: {folder}/checkpoint-{trainer.state.global_step}: this checkpoint cannot be written, the "
+                "disk is full; free some space, then `labassist resume` goes on from the last one that is whole"
+            )
+
+    trainer._save_checkpoint = saved
+
+
+def _no_room(error: Exception) -> bool:
+    """Say whether it was a full disk or quota: safetensors passes the system's error on as text, torch only where it failed."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return True
+    told = str(error)
+    texts = [os.strerror(one) for one in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)]
+    return "inline_container.cc" in told or any(text in told for text in texts)
