@@ -22,6 +22,9 @@ import pytest
 import standin
 from command import answer, labassist, run_folder, wait_until
 
+from labassist.app.messages import RunDetail
+from labassist.app.runfacts import lineage_page
+from labassist.app.words import ASCII
 from labassist.errors import InputError
 from labassist.finetune import models
 from labassist.ledger import answers
@@ -521,6 +524,12 @@ class _Page:
 
     def read(self, _size: int) -> bytes:
         return b"<html>"
+
+
+def test_the_run_screen_leads_from_answers_to_data() -> None:
+    detail = RunDetail("20261130-000000-abcdef", [], [], [], "", [], [], ("2 answers", "served model tuned"))
+    text = ["".join(piece for piece, _ in line) for line in lineage_page(detail.run, detail, ASCII)]
+    assert "  2 answers" in text and "  <- served model tuned" in text
 
 
 def test_answers_are_kept_whole_beside_each_other(tmp_path: Path) -> None:

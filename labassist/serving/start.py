@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def plan(
     warning = port.need_key(options.host)
     served = target(workspace, ledger, asked, adapters, options, say)
     number = port.chosen(options.host, options.port, ledger)
-    options = _with_port(options, number)
+    options = replace(options, port=number)
     with Sampler(workspace.ledger) as sampler:
         machine = sampler.sample()
     if not engine.cpu and not machine.gpus:
@@ -96,12 +97,6 @@ def plan(
         warnings=[warning] if warning else [],
     )
     return made, served
-
-
-def _with_port(options: Options, number: int) -> Options:
-    from dataclasses import replace
-
-    return replace(options, port=number)
 
 
 def _inside(workspace: Workspace, folder: Path) -> str:
