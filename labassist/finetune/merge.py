@@ -160,7 +160,7 @@ def merge(adapter: Path, base: Model, out: Path, facts: dict[str, Any]) -> dict[
             f"the merged model does not answer as base and adapter do: its logits differ by {checked['relative']:.1%} "
             f"(bound {BOUND:.0%}), and by {checked['of_effect']:.1%} of what the adapter changed (bound {EFFECT:.0%})",
             where=str(adapter),
-            mend="serve the adapter unmerged (labassist serve --lora), or report this",
+            mend="serve the adapter unmerged (labassist serve BASE --adapter NAME=ADAPTER), or report this",
         )
     partial.mkdir(parents=True)
     merged.save_pretrained(partial)
