@@ -313,7 +313,11 @@ def _check_checkpoint(
             if why:
                 found.not_covered.append(f"{name} ({why})")
                 return
-        inspect(path)
+        whole = inspect(path)
+        # Another trainer may keep its checkpoints inside the ledger's folder, as a lab's job does.
+        home, root = foreign.folder_of(path, whole).resolve(), folder.resolve()
+        if home.is_relative_to(root):
+            seen.update(folder / home.relative_to(root) / file for file in whole["files"])
     except CheckpointError as error:
         place = Path(error.where)
         inside = str(place.relative_to(folder)) if place.is_relative_to(folder) else name
