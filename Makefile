@@ -4,12 +4,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test test-all lint bench accuracy screenshots clean
+.PHONY: help demo test test-ci test-all lint bench accuracy screenshots clean
 
 help:
 	@echo "make demo       install into .venv, train the first lab's model, replay it bit for bit"
 	@echo "make test       lint, types, import rules and the fast tests"
-	@echo "make test-all   the same with the slow tests"
+	@echo "make test-ci    the slow tests that CI runs besides: kills, full disks, terminals, ssh, a whole session"
+	@echo "make test-all   make test, and every slow test"
 	@echo "make bench      measure what is promised about speed (NANOGPT=DIR TEXT=FILE: against nanoGPT too)"
 	@echo "make accuracy   docs/accuracy.md: every measured step beside what the planner says of it"
 	@echo "make screenshots  play the golden path in the app, and keep pictures of it (SVG) in screenshots/"
@@ -24,10 +25,15 @@ demo: .venv/stamp-loop
 test: .venv/stamp-loop,dev lint
 	@$(BIN)/python -m pytest -q -m "not slow" --durations=30
 
-# The slow tests use the real training stack, terminals and sshd. What comes late on a busy machine gets a
-# second run of its own; what is wrong fails twice.
-test-all: test .venv/stamp-train,formats,mlflow,crate,dev
-	@$(BIN)/python -m pytest -q -m slow || $(BIN)/python -m pytest -q -m slow --last-failed
+# What comes late on a busy machine gets a second run of its own; what is wrong fails twice.
+SLOW = $(BIN)/python -m pytest -q --durations=30
+
+test-ci: .venv/stamp-loop,dev
+	@$(SLOW) -m "slow and ci" || $(SLOW) -m "slow and ci" --last-failed
+
+# All the slow tests use the real training stack besides.
+test-all: test .venv/stamp-train,formats,mlflow,dev .venv/stamp-crate
+	@$(SLOW) -m slow || $(SLOW) -m slow --last-failed
 
 lint: .venv/stamp-loop,dev
 	@$(BIN)/ruff check .
@@ -83,6 +89,12 @@ screenshots: .venv/stamp-loop
 	echo "== installing labassist[$*] into .venv (the first time: minutes, most of it torch)"; \
 	$(BIN)/python -m pip install --quiet --quiet --constraint .venv/constraints.txt --editable ".[$*]"; \
 	touch "$@"
+
+# What checks research objects wants an older rich than textual does.
+.venv/stamp-crate: .venv/stamp-loop,dev
+	@$(PYTHON) -m venv .venv/crate
+	@.venv/crate/bin/python -m pip install --quiet --quiet --constraint constraints.txt roc-validator
+	@touch "$@"
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -11,6 +11,8 @@ from command import answer, labassist
 
 from labassist.ledger.store import Ledger
 
+pytestmark = pytest.mark.ci
+
 
 @pytest.fixture
 def lab(little_lab: Path, tmp_path: Path) -> Path:

@@ -22,7 +22,7 @@ from labassist.app.widgets.chart import ChartView
 from labassist.ledger.store import Ledger
 from labassist.workspace import Workspace
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.ci]
 
 STORM = 30
 """Sizes that a screen is given one right after the other."""

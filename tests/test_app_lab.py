@@ -24,6 +24,8 @@ from labassist.errors import InputError
 from labassist.ledger.store import Ledger
 from labassist.workspace import Workspace
 
+pytestmark = pytest.mark.ci
+
 
 async def to_step(pilot: Pilot[int], app: LabApp, number: int) -> None:
     """Go to a step by its name in the list of all commands."""

@@ -21,7 +21,7 @@ from terminal import APP, Terminal, needs_tmux, start_tiny, terminal
 from labassist.ledger.store import Ledger
 from labassist.workspace import Workspace
 
-pytestmark = [pytest.mark.slow, needs_tmux]
+pytestmark = [pytest.mark.slow, needs_tmux, pytest.mark.ci]
 
 SIZES = [(80, 24), (160, 50)]
 

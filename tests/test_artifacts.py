@@ -20,6 +20,8 @@ from labassist.runs.belongings import put_back
 from labassist.runs.merge import copied
 from labassist.workspace import Workspace, new
 
+pytestmark = pytest.mark.ci
+
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Path:

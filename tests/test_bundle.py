@@ -18,6 +18,8 @@ from labassist.ledger.audit import audit
 from labassist.ledger.store import Ledger
 from labassist.workspace import new
 
+pytestmark = pytest.mark.ci
+
 INNER = "experiments/lab"
 
 

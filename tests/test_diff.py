@@ -14,6 +14,8 @@ from labassist.ledger.objects import Objects
 from labassist.ledger.records import Kept
 from labassist.workspace import new
 
+pytestmark = pytest.mark.ci
+
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:

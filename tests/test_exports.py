@@ -17,6 +17,7 @@ import little
 import pytest
 from command import answer, labassist
 
+from labassist import content
 from labassist.export import svg
 from labassist.export.facts import facts
 from labassist.ledger import curves
@@ -244,13 +245,16 @@ for issue in result.get_issues():
 def test_the_validator_of_the_profile_passes_a_crate_and_fails_a_broken_one(
     lab: Path, tmp_path: Path
 ) -> None:
-    pytest.importorskip("rocrate_validator")
+    own = content.root() / ".venv" / "crate" / "bin" / "python"  # made by `make test-all`
+    if not own.exists():
+        pytest.importorskip("rocrate_validator")
     folder = tmp_path / "crate"
     labassist("export", "--all", "--to", "ro-crate", "-o", str(folder), cwd=lab)
     (tmp_path / "context.json").write_text(json.dumps(CONTEXT))
 
     def validate() -> list[str]:
-        words = [sys.executable, "-c", VALIDATE, str(tmp_path / "context.json"), str(folder)]
+        python = str(own) if own.exists() else sys.executable
+        words = [python, "-c", VALIDATE, str(tmp_path / "context.json"), str(folder)]
         return subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
 
     # What it recommends besides: the author and the publisher of the crate, whom the ledger does not know, and a page

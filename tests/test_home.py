@@ -19,7 +19,7 @@ from test_ssh import Server
 
 from labassist.workspace import new
 
-pytestmark = [pytest.mark.slow, pytest.mark.fault]
+pytestmark = [pytest.mark.slow, pytest.mark.fault, pytest.mark.ci]
 
 CUT = 3_000_000
 LINK = """#!/bin/sh

@@ -15,6 +15,8 @@ from labassist.errors import InputError
 from labassist.runs.jobs import list_jobs, load_job, resolve
 from labassist.workspace import Workspace
 
+pytestmark = pytest.mark.ci
+
 CONFIG = """
 steps = 100
 [optim]

@@ -28,6 +28,8 @@ from labassist.ledger import records
 from labassist.ledger.entries import GENESIS, Head, chain
 from labassist.ledger.journal import Journal
 
+pytestmark = pytest.mark.ci
+
 FORK = multiprocessing.get_context("fork")
 
 json_values = st.recursive(

@@ -30,7 +30,7 @@ from labassist.ledger.store import Ledger
 from labassist.ledger.verdict import compare
 from labassist.workspace import new
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.ci]
 
 SAVE_S = 0.001
 """Seconds between two looks for a save in flight: on a fast disk it is there for a few milliseconds only."""

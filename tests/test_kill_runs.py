@@ -30,7 +30,7 @@ from labassist.runs import life
 from labassist.runs.recover import recover
 from labassist.workspace import new
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.ci]
 
 STEPS, EVERY, PAUSE = 150, 10, 0.004
 READERS = (

@@ -26,7 +26,7 @@ from labassist.ledger.verdict import compare
 from labassist.runs.recover import recover
 from labassist.workspace import Workspace, new
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.ci]
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,8 @@ from labassist.ledger.store import Ledger
 from labassist.runs import prune as pruning
 from labassist.runs.prune import Policy, prune
 
+pytestmark = pytest.mark.ci
+
 
 @pytest.fixture
 def lab(little_lab: Path, tmp_path: Path) -> Path:

@@ -22,7 +22,7 @@ from terminal import Terminal, needs_tmux, start_tiny, terminal
 from labassist.ledger import curves
 from labassist.workspace import Workspace
 
-pytestmark = [pytest.mark.slow, pytest.mark.fault, needs_tmux]
+pytestmark = [pytest.mark.slow, pytest.mark.fault, needs_tmux, pytest.mark.ci]
 
 STEPS = 8000
 CLIENT_ALIVE_S = 2

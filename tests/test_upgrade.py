@@ -14,6 +14,8 @@ from command import answer, labassist
 from labassist import content
 from labassist.workspace import new
 
+pytestmark = pytest.mark.ci
+
 TRAIN = "labs/01-first-loop/train.py"
 CONFIG = "labs/01-first-loop/train.toml"
 

@@ -21,6 +21,8 @@ from labassist import content
 from labassist.cli.main import build_parser
 from labassist.workspace import job_files
 
+pytestmark = pytest.mark.ci
+
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
