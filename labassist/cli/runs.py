@@ -83,6 +83,7 @@ def register(sub: Subparsers) -> None:
         sub, "stop", stop, help="ask a run for a checkpoint and its end", example="labassist stop @last"
     )
     parser.add_argument("run", metavar="RUN", help="id, unique prefix, @last or @-2")
+    parser.add_argument("--wait", action="store_true", help="return when its record is closed")
 
     parser = command(
         sub, "logs", logs, help="print what a run's trainer printed", example="labassist logs @last -f"
@@ -322,6 +323,12 @@ def stop(args: argparse.Namespace) -> int:
     document = ledger.find(args.run)
     if not life.ask_to_stop(ledger.run_folder(document["id"])):
         raise AnswerNo(f"it is not alive ({document['state']})", where=f"run {document['id']}")
+    if args.wait:
+        from labassist.runs.follow import follow
+
+        document = follow(ledger, document["id"])
+        emit(document, args.json, lambda: f"run {document['id']} {document['state']}")
+        return 0
     emit({"run": document["id"], "asked": True}, args.json, lambda: f"asked run {document['id']} to stop")
     return 0
 

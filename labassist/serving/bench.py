@@ -231,7 +231,11 @@ def _values(sample: Sample, most: int, rate: float) -> dict[str, Any]:
 
 def _row_values(row: dict[str, Any]) -> dict[str, float]:
     """Return what is recorded of a load at its last step: percentiles and rates with their intervals."""
-    found = {"failed": sum(row["errors"].values()), "requests_per_s": round(row["request_throughput"], 4)}
+    found = {
+        "answered": row["completed"],
+        "failed": sum(row["errors"].values()),
+        "requests_per_s": round(row["request_throughput"], 4),
+    }
     spans = {
         f"{key[:-3]}_p{percent}": row[key].get(f"p{percent}")
         for key in ("ttft_ms", "e2el_ms")

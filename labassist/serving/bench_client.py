@@ -17,9 +17,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from labassist.errors import InputError
-
-KEY = "OPENAI_API_KEY"
-"""The environment variable that holds a server's key: the one that every client of this interface reads."""
+from labassist.serving.client import KEYS
+from labassist.serving.port import KEY
 
 ERRORS = ("refused", "connect", "timeout", "http", "cut", "not-a-stream", "server", "empty")
 """Kinds of failed requests: nobody listens; no way to the host; too slow; an HTTP status; the stream ended in the
@@ -136,7 +135,7 @@ def target(url: str) -> Target:
 def headers() -> dict[str, str]:
     """Return the headers of a request, the key among them where the environment has one."""
     found = {"Content-Type": "application/json", "Accept": "text/event-stream"}
-    if key := os.environ.get(KEY):
+    if key := next((os.environ[name] for name in KEYS if os.environ.get(name)), ""):
         found["Authorization"] = f"Bearer {key}"
     return found
 
