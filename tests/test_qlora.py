@@ -228,6 +228,21 @@ def test_text_is_gone_on_with(lab: Path) -> None:
     assert document["state"] == "finished" and "eval_loss" in document["last"]
 
 
+def test_a_sweep_trains_each_setting_with_each_seed_and_goes_on_after_a_kill(lab: Path) -> None:
+    base = f"model.name=random:{lab / 'small' / 'config.json'}"
+    words = ("07-qlora/sweep", "--profile", "tiny", "--set", base)
+    for over, names in (
+        ("targets", {"q-v", "q-k-v-o", "all-linear"}),
+        ("unfreezing", {"at-once", "staged", "top-third"}),
+    ):
+        document = answer("run", *words, "--set", f"over={over}", "--set", "steps=3", cwd=lab, env=ENV)
+        assert {name for name in document["last"] if "." not in name} == names
+        assert len({document["last"][name] for name in names}) == 3, "each setting trains something else"
+        assert "two seeds of one setting differ by up to" in log_of(lab, document)
+    proved = answer("ckpt", "prove", *words, "--kill", "--at", "1", cwd=lab, env=ENV)
+    assert proved["verdict"] == "BITWISE", proved
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [

@@ -164,3 +164,38 @@ def text(found: Evidence) -> list[Criterion]:
             f"{short(run)} steps {begin} and {end}",
         )
     ]
+
+
+RANKS = ("r=4", "r=8", "r=16", "r=32")
+
+
+def sweep(found: Evidence) -> list[Criterion]:
+    run = found.run("sweep")
+    counts = [len(found.series(run, name)) for name in RANKS]
+    seeds = run["config"]["seeds"]
+    values = [value for _seed, value in found.series(run, "r=16")]
+    mean = sum(values) / len(values)
+    low, high = (found.series(run, f"r=16.{side}")[-1][1] for side in ("low", "high"))
+    return [
+        Criterion(
+            "each rank was trained with each seed",
+            counts == [seeds] * len(RANKS),
+            f"{seeds} seeds of {len(RANKS)} ranks",
+            ", ".join(map(str, counts)),
+            short(run),
+        ),
+        Criterion(
+            "the loss lies in its interval",
+            low <= mean <= high,
+            f"{mean:.3f} in it",
+            f"{low:.3f} to {high:.3f}",
+            f"{short(run)}, r=16",
+        ),
+    ]
+
+
+def measured_sweep(found: Evidence) -> Measured:
+    run = found.run("sweep")
+    low, high = (found.series(run, f"r=4.apart_{side}")[-1][1] for side in ("low", "high"))
+    option = "a" if low > 0 else "c" if high < 0 else "b"
+    return Measured(f"rank 4 costs {low:+.3f} to {high:+.3f} nats against rank 16", short(run), option)
