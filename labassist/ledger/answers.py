@@ -78,7 +78,7 @@ def altered(path: Path) -> int:
 
 def blamed(path: Path, sealed: int) -> int:
     """Return the line of a file whose seal over its first `sealed` bytes is broken: where the links hold, the last one."""
-    return altered(path) or path.read_bytes()[:sealed].count(b"\n")
+    return altered(path) or path.read_bytes()[: sealed - 1].count(b"\n") + 1
 
 
 def _lines(path: Path) -> list[bytes]:
