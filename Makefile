@@ -41,7 +41,7 @@ lint: .venv/stamp-loop,dev
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-BENCH := cold_start recorder ledger_store hashing chart_bytes app ckpt_check
+BENCH := cold_start recorder ledger_store hashing chart_bytes app ckpt_check finetune
 
 bench: .venv/stamp-train,dev
 	@status=0; for name in $(BENCH); do \

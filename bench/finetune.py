@@ -7,8 +7,8 @@ the launcher starts it, with one thread; medians are given.
 
 job     `07-qlora/sft --profile tiny` in exact mode, from the start of its process to its end: imports, load, 8 updates,
         4 checkpoints, 2 evaluations and the exam (under 60 s)
-load    the embedded model from its cache in 4 bits, manifest checked and tokenizer included, libraries imported
-        (under 3 s)
+load    the embedded model from its cache, manifest checked and tokenizer included, libraries imported: in 16 bits, and
+        in 4, where the CPU quantises every weight anew (each under 3 s)
 
 Beside each time stand the seconds of CPU that the process took, and the machine's load: on a busy machine the time is
 the machine's and the CPU seconds, which a neighbour makes longer too, are nearer to the truth.
@@ -45,11 +45,11 @@ from pathlib import Path
 import bitsandbytes, torch, transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 from labassist.finetune import load, models
+four = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
+                          bnb_4bit_compute_dtype=torch.bfloat16) if sys.argv[2] == "4" else None
 began, cpu = time.perf_counter(), time.process_time()
 base = models.prepare("embedded", Path(sys.argv[1]))
 load.tokenizer(base, chat=True)
-four = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
-                          bnb_4bit_compute_dtype=torch.bfloat16)
 load.model(base, four)
 print(time.perf_counter() - began, time.process_time() - cpu)
 """
@@ -100,10 +100,14 @@ def job(root: Path, number: int) -> dict[str, float]:
     }
 
 
-def load(root: Path) -> dict[str, float]:
+def load(root: Path, bits: int) -> dict[str, float]:
     """Load the model once in a fresh process; return seconds and CPU seconds."""
     done = subprocess.run(
-        [sys.executable, "-c", LOAD, str(root)], env=environ(), check=True, capture_output=True, text=True
+        [sys.executable, "-c", LOAD, str(root), str(bits)],
+        env=environ(),
+        check=True,
+        capture_output=True,
+        text=True,
     )
     seconds, cpu = map(float, done.stdout.split())
     return {"seconds": seconds, "cpu": cpu}
@@ -137,8 +141,10 @@ def main() -> int:
         (root / "labs").symlink_to(ROOT / "labs")
         models.store(root).parent.mkdir(parents=True)
         models.store(root).symlink_to(models.store(ROOT))
-        loads = medians([load(root) for _ in range(options.loads)])
-        results = [verdict("load", loads, LOAD_S, f", {options.loads} loads")]
+        results = []
+        for bits in (16, 4):
+            loads = medians([load(root, bits) for _ in range(options.loads)])
+            results.append(verdict(f"load in {bits} bits", loads, LOAD_S, f", {options.loads} loads"))
         jobs = medians([job(root, number) for number in range(options.runs)])
         parts = ", ".join(f"{part} {jobs[part]:.1f}" for part in ("start", "updates", "evaluation"))
         results.append(verdict("job", jobs, JOB_S, f", {options.runs} runs ({parts})"))
