@@ -172,6 +172,24 @@ def test_a_terminal_that_is_gone_ends_the_app(workspace: Workspace) -> None:
 
 
 @pytest.mark.fault
+def test_a_terminal_that_tells_no_size_is_drawn_on_once(workspace: Workspace) -> None:
+    child, terminal = pty.fork()  # 0 by 0, as `script` and containers without one leave it
+    if child == 0:
+        os.chdir(workspace.root)
+        os.execve(sys.executable, [sys.executable, "-m", "labassist"], {**os.environ, "TERM": "xterm"})
+    drawn, shown = 0, b""
+    while b"Welcome" not in shown:
+        shown += os.read(terminal, 65536)
+    end = time.monotonic() + 5
+    while (left := end - time.monotonic()) > 0:
+        if select.select([terminal], [], [], left)[0]:
+            drawn += len(os.read(terminal, 65536))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.close(terminal)
+    assert drawn < 60_000, "it is drawn again and again"  # the machine's line each second is a few hundred
+
+
 def test_resizing_to_little_and_back(folder: Path, workspace: Workspace) -> None:
     with terminal(folder, workspace.root, APP) as shown:
         shown.wait("enter open", "Welcome")

@@ -6,6 +6,7 @@ import codecs
 import contextlib
 import os
 import select
+import shutil
 import signal
 import sys
 import termios
@@ -29,6 +30,14 @@ class TerminalDriver(LinuxDriver):
         super().__init__(app, **options)
         self._hang_up: Callable[[int], None] = app.leave_for
         self._file = sys.__stdout__
+
+    def _get_terminal_size(self) -> tuple[int, int]:
+        """Return width and height; of a terminal that tells none (0 by 0) those that its console assumes.
+
+        Textual's own guess is a line shorter than its console's: it would lay the screen out anew for ever.
+        """
+        width, height = shutil.get_terminal_size(fallback=(80, 25))
+        return width, height
 
     def run_input_thread(self) -> None:
         """Pass on what is typed until the app ends or there is no more input."""
