@@ -25,7 +25,7 @@ from labassist.ledger.refs import needed
 from labassist.ledger.seals import Sealed, broken
 from labassist.ledger.verify import verify
 from labassist.ledger.view import CHECKPOINTS, COURSE, RUNS, Tables
-from labassist.record.inspect import inspect, manifest_file
+from labassist.record.inspect import folder_of, inspect, manifest_file
 from labassist.record.protocol import file_sha256
 
 
@@ -315,7 +315,7 @@ def _check_checkpoint(
                 return
         whole = inspect(path)
         # Another trainer may keep its checkpoints inside the ledger's folder, as a lab's job does.
-        home, root = foreign.folder_of(path, whole).resolve(), folder.resolve()
+        home, root = folder_of(path, whole).resolve(), folder.resolve()
         if home.is_relative_to(root):
             seen.update(folder / home.relative_to(root) / file for file in whole["files"])
     except CheckpointError as error:
