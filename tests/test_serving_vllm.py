@@ -113,12 +113,13 @@ def test_an_adapter_is_served_unmerged_and_the_engine_does_not_outlive_its_serve
 def test_a_start_that_cannot_work_is_said_with_its_cause(lab: Path, env: dict[str, str]) -> None:
     broken = lab / "outputs" / "broken"
     shutil.copytree(lab / "outputs" / "merged", broken, dirs_exist_ok=True)
-    weights = broken / "model.safetensors"
-    os.truncate(weights, weights.stat().st_size // 2)
+    config = json.loads((broken / "config.json").read_text())
+    (broken / "config.json").write_text(json.dumps({**config, "architectures": ["NopeForCausalLM"]}))
     done = serve(lab, env, "outputs/broken", status=1)
     assert json.loads(done.stdout)["warnings"][-1].startswith(
-        "the server died while it was loading: the weights are damaged: "
+        "the server died while it was loading: this vLLM knows no architecture NopeForCausalLM; "
     )
+    assert "Supported architectures" in done.stderr
 
 
 def _children(pid: int) -> list[int]:
