@@ -633,6 +633,8 @@ VLLM = os.environ.get("LABASSIST_VLLM_PYTHON", "")
 @pytest.mark.skipif(not VLLM, reason="LABASSIST_VLLM_PYTHON names no interpreter with vLLM")
 def test_a_real_vllm(workspace: Any) -> None:
     """The embedded model on vLLM: every token is counted by the server, and a stop is no failure."""
+    for name in ("torch", "transformers", "gguf"):  # what converts the embedded model
+        pytest.importorskip(name)
     from labassist.finetune import models
 
     folder = models.prepare("embedded", workspace.root).folder

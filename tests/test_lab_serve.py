@@ -122,6 +122,11 @@ def test_without_vllm_the_serving_step_says_how_to_set_it_up(workspace: Workspac
     assert done.returncode == 1 and "labassist setup vllm" in done.stdout + done.stderr
 
 
+def test_stop_waits_until_the_record_is_closed(workspace: Workspace) -> None:
+    answer("run", "--detach", "--", "sleep", "60", cwd=workspace.root)
+    assert answer("stop", "@last", "--wait", cwd=workspace.root)["state"] == "stopped"
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.skipif(
