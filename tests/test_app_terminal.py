@@ -190,6 +190,7 @@ def test_a_terminal_that_tells_no_size_is_drawn_on_once(workspace: Workspace) ->
     assert drawn < 60_000, "it is drawn again and again"  # the machine's line each second is a few hundred
 
 
+@pytest.mark.fault
 def test_resizing_to_little_and_back(folder: Path, workspace: Workspace) -> None:
     with terminal(folder, workspace.root, APP) as shown:
         shown.wait("enter open", "Welcome")
