@@ -169,11 +169,11 @@ def redact_env(env: Mapping[str, str]) -> tuple[dict[str, str], set[str]]:
         if name != "PYTHONHASHSEED" and not name.startswith(ALLOWED_PREFIXES):
             continue
         value = env[name]
-        if _secret_pair(name, value) or redact.text(value) != _escape(value):
+        if _secret_pair(name, value) or redact.text(value) != escape(value):
             kept[name] = "${" + name + "}"
             references.add(name)
         else:
-            kept[name] = _escape(value)
+            kept[name] = escape(value)
     return kept, references
 
 
@@ -289,7 +289,7 @@ class _Redactor:
         for value, name in self.known:
             pieces = list(_cut(pieces, value, "${" + name + "}"))
         return "".join(
-            piece if done else _replace(piece, lambda kind, value: self.reference(value, kind), _escape)
+            piece if done else _replace(piece, lambda kind, value: self.reference(value, kind), escape)
             for piece, done in pieces
         )
 
@@ -320,7 +320,8 @@ def _secret_pair(name: str, value: str) -> bool:
     return secret_name(name) and not _PLAIN.fullmatch(value)
 
 
-def _escape(text: str) -> str:
+def escape(text: str) -> str:
+    """Return a literal as `fill` gives it back."""
     return text.replace("${", "$${")
 
 

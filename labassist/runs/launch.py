@@ -133,15 +133,18 @@ def describe(
     changes: dict[str, str | None] = {}
     if plan.env is not None:
         here, _names = secrets.redact_env(outer)
-        outer = secrets.fill(plan.env, outer)
+        outer = secrets.fill(plan.env, outer)  # refused here, where one is not set
         changes.update(dict.fromkeys(here))
-        changes.update(outer)
+        changes.update(plan.env)  # with its references: the supervisor fills them in, and the order is kept
     ours = {} if plan.started else environment_for(plan.mode, plan.seed, plan.threads)
     kept_env, _names = secrets.redact_env({**outer, **ours})
-    changes.update(ours)
-    changes["PYTHONPATH"] = _path_first(package_root)
-    changes["PYTHONUNBUFFERED"] = "1"
-    changes["LABASSIST_RUN_DIR"] = str(folder)
+    told = {
+        **ours,
+        "PYTHONPATH": _path_first(package_root),
+        "PYTHONUNBUFFERED": "1",
+        "LABASSIST_RUN_DIR": str(folder),
+    }
+    changes.update({name: secrets.escape(value) for name, value in told.items()})
     _refuse_secret_config(plan.flat)
     machine = environment.machine()
     hardware = environment.hardware()

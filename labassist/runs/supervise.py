@@ -22,6 +22,7 @@ from typing import Any
 import psutil
 
 from labassist.errors import LabError
+from labassist.ledger import secrets
 from labassist.ledger.store import Ledger
 from labassist.runs import ending, life
 from labassist.runs.absorb import Absorber, now
@@ -141,8 +142,11 @@ def _start(folder: Path, order: dict[str, Any], command: list[str], alive: int) 
 
 
 def _environment(changes: dict[str, str | None]) -> dict[str, str]:
-    """Return our environment with the order's changes; None takes a variable away (a replay must)."""
-    merged = {**os.environ, **changes}
+    """Return our environment with the order's changes; None takes a variable away (a replay must).
+
+    Where a secret belongs the order has a reference to our own variable of that name.
+    """
+    merged = {**os.environ, **secrets.fill(changes, os.environ)}
     return {name: value for name, value in merged.items() if value is not None}
 
 

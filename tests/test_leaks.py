@@ -1,0 +1,94 @@
+"""No secret is ever in the ledger: whatever starts a run, and whatever a person writes, with secrets all around."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import little
+import pytest
+import standin
+from command import QUICK, answer, labassist, wait_closed
+
+from labassist.serving import place
+
+pytestmark = pytest.mark.fault
+
+# Made of parts, so that no scanner takes this file for what it tests.
+SECRETS = {
+    "HF_TOKEN": "hf_" + "Q7vR2mK9xT4wL8nB3cJ6" + "pY5sD1gH0z",
+    "HF_HUB_TOKEN": "hf_" + "Z1yX2wV3uT4sR5qP6oN7" + "mL8kJ9iH0g",
+    "HF_ENDPOINT": "https://someone:" + "pl41n" + "Passw0rd" + "@hub.example.org",
+    "WANDB_API_KEY": "0f1e2d3c4b5a" + "69788796a5b4c3d2e1f00f1e2d3c",
+    "VLLM_API_KEY": "local-" + "k3y-R8tY2uI9oP4a",
+    "CUDA_DEBUG_PASSWORD": "correct-horse-" + "battery-77",
+}
+VALUES = [value.split(":")[-1].split("@")[0] for value in SECRETS.values()]
+
+
+@pytest.fixture
+def lab(little_lab: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(little_lab, tmp_path / "lab", symlinks=True))
+
+
+def clean(lab: Path) -> bool:
+    """Look for every secret in every byte of the ledger."""
+    files = [path for path in (lab / "ledger").rglob("*") if path.is_file()]
+    found = [(path, value) for path in files for value in VALUES if value.encode() in path.read_bytes()]
+    assert len(files) > 20 and not found, found
+    return True
+
+
+def test_no_secret_of_the_environment_is_kept_by_anything_that_starts_a_run(lab: Path) -> None:
+    (lab / "uses.sh").write_text('#!/bin/sh\nprintf %s "$HF_TOKEN$HF_ENDPOINT" | sha256sum > used.txt\n')
+    on_end = ("--on-end", 'test -n "$HF_TOKEN"')
+    made = answer("run", "--out", "used.txt", *on_end, "--", "sh", "uses.sh", cwd=lab, env=SECRETS)
+    assert clean(lab)
+    # What was kept as a reference is filled in: the replay reads the same values.
+    assert answer("replay", made["id"], cwd=lab, env=SECRETS)["verdict"] == "BITWISE"
+    assert clean(lab)
+    failed = little.record(lab, 30, 10, status=7, env={**SECRETS, "LITTLE_CRASH": "17"})
+    resumed = answer("resume", failed["id"], *on_end, cwd=lab, env=SECRETS)
+    assert answer("replay", resumed["id"], "--segment", cwd=lab, env=SECRETS)["verdict"] == "BITWISE"
+    assert clean(lab)
+
+
+@pytest.mark.slow
+def test_no_secret_is_kept_by_an_experiment(lab: Path) -> None:
+    command = ("--", "python", little.SCRIPT, "20", "5", "0.01")
+    assert answer("ckpt", "prove", "--kill", *command, cwd=lab, env=SECRETS)["verdict"] == "BITWISE"
+    assert clean(lab)
+
+
+@pytest.mark.slow
+def test_no_secret_is_kept_by_an_ablation(lab: Path) -> None:
+    job = ("01-first-loop/train", "--profile", "tiny", *QUICK)
+    answer("ckpt", "ablate", *job, "--drop", "rng", cwd=lab, env=SECRETS, deadline=600)
+    assert clean(lab)
+
+
+def test_no_secret_is_kept_by_a_script_that_enlists_itself(lab: Path) -> None:
+    (lab / "alone.py").write_text(
+        "from labassist.record.trainer_alone import enlist\nprint(enlist('exact', 7, 1).run)\n"
+    )
+    words = [sys.executable, "alone.py", "--hub-token", SECRETS["HF_TOKEN"]]
+    env = {**little.ours(), **SECRETS}
+    done = subprocess.run(words, cwd=lab, env=env, capture_output=True, text=True, check=True)
+    run = wait_closed(lab, {"id": done.stdout.strip()})
+    assert run["argv"][-1] == "${HF_TOKEN}" and clean(lab)
+    answer("replay", run["id"], cwd=lab, env=SECRETS, status=None)
+    assert clean(lab)
+
+
+@pytest.mark.slow
+def test_no_secret_is_kept_by_a_server(lab: Path, tmp_path: Path) -> None:
+    standin.model(lab / "outputs" / "tuned")
+    env = {**SECRETS, place.VARIABLE: str(standin.engine(tmp_path / "vllm"))}
+    run = answer("serve", "outputs/tuned", "--port", "0", "--detach", cwd=lab, env=env)
+    try:
+        labassist("chat", run["id"], "hello", cwd=lab, env=env, status=None)
+    finally:
+        labassist("stop", run["id"], "--wait", cwd=lab, status=None, env=env)
+    assert answer("show", run["id"], cwd=lab)["state"] == "stopped" and clean(lab)
