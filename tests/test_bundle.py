@@ -137,7 +137,7 @@ def test_a_part_without_checkpoints_says_where_they_are_and_is_filled_later(
 
 
 @pytest.mark.slow
-def test_what_went_on_over_there_is_brought_up_to_date_unless_both_sides_changed(
+def test_what_went_on_over_there_is_brought_up_to_date_and_notes_of_both_sides_are_kept(
     there: Path, home: Path, tmp_path: Path
 ) -> None:
     other = Path(shutil.copytree(there.parents[1], tmp_path / "other", symlinks=True)) / INNER
@@ -150,22 +150,47 @@ def test_what_went_on_over_there_is_brought_up_to_date_unless_both_sides_changed
     labassist("note", run, "seen here", cwd=home)
     assert answer("import", str(other / "ledger"), cwd=home)["newer"] == []
     labassist("note", run, "and again over there", cwd=other)
-    entries = len(little.lines(home))
-    done = labassist("import", str(other), cwd=home, status=2)
-    assert f"run {run}: it was changed here" in done.stderr
-    assert len(little.lines(home)) == entries
+    for newer in ([run], []):
+        assert answer("import", str(other), cwd=home)["newer"] == newer
+        assert documents(home)[run]["note"] == "seen over there\nseen here\nand again over there"
+    assert answer("audit", cwd=home)["ok"] is True
+
+
+def test_a_note_here_does_not_keep_out_what_was_pruned_and_run_over_there(
+    there: Path, home: Path, tmp_path: Path
+) -> None:
+    other = Path(shutil.copytree(there.parents[1], tmp_path / "other", symlinks=True)) / INNER
+    first, *_, last = answer("import", str(other), cwd=home)["new"]
+    for run in (first, last):
+        labassist("note", run, "seen at home", cwd=home)
+    labassist("prune", "--keep-last", "1", cwd=other)
+    with Ledger.open(other / "ledger") as ledger:
+        ledger.change("note", last, lambda run: {**run, "job": "another"})
+        with Ledger.open(home / "ledger") as mine:
+            mine.change("note", last, lambda run: {**run, "job": "a third"})
+    more = little.record(other, 10, 5)
+    found = answer("import", str(other), cwd=home, status=1)
+    assert found["new"] == [more["id"]] and first in found["newer"]
+    assert list(found["refused"]) == [last] and "they differ in job" in found["refused"][last]
+    assert documents(home)[first]["note"] == "seen at home"
+    assert answer("audit", cwd=home)["ok"] is True
+    done = labassist("import", str(other), cwd=home, status=1)
+    assert f"NOT imported {last}: it was changed here" in done.stdout
 
 
 @pytest.mark.slow
-def test_another_run_with_the_same_id_is_refused_and_nothing_is_written(
+def test_another_run_with_the_same_id_is_passed_over_with_what_goes_on_from_it(
     bundle: Path, home: Path, there: Path
 ) -> None:
-    run = answer("runs", cwd=there)["runs"][0]
+    run, resumed = answer("runs", cwd=there)["runs"][:2]
     with Ledger.open(home / "ledger", create=True) as ledger:
         ledger.write("start", {**run, "seed": 7})
-    done = labassist("import", str(bundle), cwd=home, status=2)
-    assert f"run {run['id']}: another run has this id here; they differ in seed" in done.stderr
-    assert len(little.lines(home)) == 1 and not (home / "ledger" / "code.git").exists()
+    found = answer("import", str(bundle), cwd=home, status=1)
+    assert found["refused"] == {
+        run["id"]: "another run has this id here; they differ in seed",
+        resumed["id"]: f"it goes on from run {run['id']}",
+    }
+    assert len(found["new"]) == 2 and documents(home)[run["id"]]["seed"] == 7
 
 
 @pytest.mark.slow

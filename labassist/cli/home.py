@@ -136,7 +136,7 @@ FORMATS: dict[str, Callable[[argparse.Namespace], int]] = {
 
 
 def import_(args: argparse.Namespace) -> int:
-    """Take runs in."""
+    """Take runs in; 1 where one was passed over."""
     from labassist.cli.output import emit, say
     from labassist.cli.runs import opened
     from labassist.runs.bring import bring
@@ -146,11 +146,11 @@ def import_(args: argparse.Namespace) -> int:
     for note in merged.notes:
         say(f"note: {note}")
     emit(merged.document(), args.json, merged.text)
-    return 0
+    return 1 if merged.refused else 0
 
 
 def pull(args: argparse.Namespace) -> int:
-    """Bring runs home."""
+    """Bring runs home; 1 where one was passed over."""
     from labassist.cli.output import emit, say
     from labassist.cli.runs import opened
     from labassist.errors import InputError
@@ -166,7 +166,7 @@ def pull(args: argparse.Namespace) -> int:
     for note in merged.notes:
         say(f"note: {note}")
     emit(merged.document(), args.json, merged.text)
-    return 0
+    return 1 if merged.refused else 0
 
 
 def leave(args: argparse.Namespace) -> int:

@@ -2,8 +2,9 @@
 
 Objects and files come first, the journal's `import` entry of a run last, so a death in between leaves nothing
 that counts. The entry names the lines of the other journal that made the documents, so that its chain can
-still be verified here. A run that is here already is left as it is, brought up to date where it only went on
-over there, and refused where it was changed on both sides.
+still be verified here. A run that is here already is left as it is, or brought up to date where it went on
+over there; notes of both sides are kept. One that cannot be reconciled is passed over and named, with what goes
+on from it, and the others come.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from labassist.errors import CheckpointError, InputError, LedgerError
-from labassist.ledger import codestore, origin
+from labassist.errors import CheckpointError, LedgerError
+from labassist.ledger import canonical, codestore, origin
 from labassist.ledger.entries import RUN_NAME, Entry
 from labassist.ledger.objects import Objects
 from labassist.ledger.origin import MARKS, Line, Replayed, without_place
 from labassist.ledger.refs import needed
-from labassist.ledger.store import Ledger
+from labassist.ledger.store import MAX_RUN_BYTES, Ledger
 from labassist.ledger.view import COURSE
 from labassist.record.inspect import inspect
 from labassist.record.protocol import file_sha256
@@ -36,7 +37,7 @@ from labassist.runs.parcel import Parcel
 Place = Callable[[Path, Path], None]
 """Puts a file that is a parcel's into the ledger: moves, links or copies it."""
 
-What = Literal["new", "newer", "same"]
+What = Literal["new", "newer", "same", "refused"]
 
 
 @dataclass
@@ -50,6 +51,8 @@ class Merged:
     checkpoints: int = 0
     """Whole checkpoints that came along and were not here."""
     marks: int = 0
+    refused: dict[str, str] = field(default_factory=dict)
+    """Run -> why it was passed over."""
     notes: list[str] = field(default_factory=list)
 
     def document(self) -> dict[str, Any]:
@@ -60,6 +63,7 @@ class Merged:
             "same": self.same,
             "checkpoints": self.checkpoints,
             "course_marks": self.marks,
+            "refused": self.refused,
             "notes": self.notes,
         }
 
@@ -69,41 +73,71 @@ class Merged:
         counts = (
             f"{len(self.new)} new runs, {len(self.newer)} brought up to date, {len(self.same)} here already"
         )
+        lines += [f"NOT imported {run}: {why}" for run, why in self.refused.items()]
         return "\n".join(
             [*lines, f"{counts}; {self.checkpoints} checkpoints, {self.marks} marks of the course"]
         )
 
 
 def merge(parcel: Parcel, workspace: Path, ledger: Ledger, place: Place) -> Merged:
-    """Import a parcel. Raises InputError for a clash and LedgerError for damage; nothing is journalled then."""
+    """Import a parcel, but for runs that clash with those here. Raises LedgerError for damage; nothing is journalled then."""
     made = {run: origin.replay(lines, run) for run, lines in parcel.lines.items()}
     if set(parcel.runs) != made.keys() - {MARKS}:
         raise LedgerError(
             "the parcel's runs and the lines of its journal are not the same", where=parcel.host
         )
-    plan = _plan(parcel, ledger, made)
-    for run in parcel.runs:
-        _check_run(parcel, run, made[run], _fresh(parcel, ledger, run), plan[run])
+    plan, _ = _plan(parcel, ledger, made)
+    for run in plan:
+        _check_run(parcel, run, made[run], _fresh(parcel, ledger, run), plan[run].what)
     _bring_objects(parcel, ledger.objects)
     if parcel.code is not None:
-        codestore.unpack(parcel.code, ledger.folder, parcel.runs, parcel.places, parcel.shallow)
-    steps = {run: _bring_files(parcel, ledger, run, plan[run], place) for run in parcel.runs}
+        codestore.unpack(parcel.code, ledger.folder, list(plan), parcel.places, parcel.shallow)
+    steps = {run: _bring_files(parcel, ledger, run, plan[run].what, place) for run in plan}
     notes = put_back(workspace, parcel.work, place)
     os.sync()  # before the journal says that they are here
     merged = Merged(notes=[*parcel.notes, *notes])
     with ledger.journal.locked():
-        plan = _plan(parcel, ledger, made)  # once more, because only now can nobody write in between
-        for run in parcel.runs:
+        # Once more, because only now can nobody write in between.
+        plan, refused = _plan(parcel, ledger, made)
+        for run in [run for run in steps if run in plan]:
             _journal(parcel, ledger, run, plan[run], made[run], steps[run], merged)
         _merge_marks(parcel, ledger, made.get(MARKS), merged)
+    merged.refused = refused
     ledger.save_view()
     return merged
 
 
-def _plan(parcel: Parcel, ledger: Ledger, made: dict[str, Replayed]) -> dict[str, What]:
-    """Say of each run what it brings. Raises InputError on a clash."""
-    own = _own_lines(ledger)
-    return {run: _compare(ledger, own, run, parcel.lines[run], made[run]) for run in parcel.runs}
+class _Brings(NamedTuple):
+    """What a parcel brings of one run."""
+
+    what: What
+    both: dict[str, Any] | None = None
+    """The document with the changes of both sides, where this one has some too."""
+    why: str = ""
+    """Why it is refused."""
+    another: bool = False
+    """The run here is not the parcel's, so nothing that goes on from the parcel's can come."""
+
+
+def _plan(
+    parcel: Parcel, ledger: Ledger, made: dict[str, Replayed]
+) -> tuple[dict[str, _Brings], dict[str, str]]:
+    """Return what each run brings that can come, and of the others why they cannot."""
+    known = _known_lines(ledger)
+    plan: dict[str, _Brings] = {}
+    refused: dict[str, str] = {}
+    others = set()
+    for run in parcel.runs:
+        brings = _compare(ledger, known, run, parcel.lines[run], made[run])
+        came_from = ((made[run].run or {}).get("resumed_from") or {}).get("run", "")
+        if came_from in others:
+            brings = _Brings("refused", why=f"it goes on from run {came_from}", another=True)
+        if brings.what == "refused":
+            refused[run] = brings.why
+            others |= {run} if brings.another else set()
+        else:
+            plan[run] = brings
+    return plan, refused
 
 
 def _fresh(parcel: Parcel, ledger: Ledger, run: str) -> list[int]:
@@ -112,56 +146,66 @@ def _fresh(parcel: Parcel, ledger: Ledger, run: str) -> list[int]:
     return [step for step, row in rows.items() if row is None or row.get("left")]
 
 
-@dataclass
-class _Own:
-    """What this ledger's journal says of its runs."""
-
-    lines: dict[str, list[str]] = field(default_factory=dict)
-    """Run -> the hashes of its entries here."""
-    imported: dict[str, list[Line]] = field(default_factory=dict)
-    """Run -> the lines that it was imported with last."""
-    changed: set[str] = field(default_factory=set)
-    """Runs that were changed here after that."""
-
-
-def _own_lines(ledger: Ledger) -> _Own:
-    own = _Own()
+def _known_lines(ledger: Ledger) -> dict[str, list[Line]]:
+    """Return of each run the lines that it was imported with last, or those of this journal that made it."""
+    found = {}
     for run, lines in origin.lines_by_run(ledger.folder).items():
-        own.lines[run] = [line.hash for line in lines]
+        found[run] = lines
         for line in lines:
             entry = msgspec.json.decode(line.line[65:], type=Entry)
             if entry.origin:
-                own.imported[run] = origin.load(entry.origin, ledger.objects)
-                own.changed.discard(run)
-            elif run in own.imported:
-                own.changed.add(run)
-    return own
+                found[run] = origin.load(entry.origin, ledger.objects)
+    return found
 
 
-def _compare(ledger: Ledger, own: _Own, run: str, lines: list[Line], made: Replayed) -> What:
-    """Say whether a run is new, has only gone on over there, or brings nothing new. Raises InputError on a clash."""
+def _compare(
+    ledger: Ledger, known: dict[str, list[Line]], run: str, lines: list[Line], made: Replayed
+) -> _Brings:
+    """Say whether a run is new, has gone on over there, brings nothing new, or cannot come."""
     here = ledger.run(run)
     if not RUN_NAME.fullmatch(run) or made.run is None:
         raise LedgerError(f"{run!r} is no run of the parcel's journal")
     if here is None:
-        return "new"
-    theirs = [line.hash for line in lines]
-    known = [line.hash for line in own.imported[run]] if run in own.imported else own.lines[run]
-    if known[: len(theirs)] == theirs:
-        return "same"
-    if theirs[: len(known)] == known and run not in own.changed:
-        return "newer"
+        return _Brings("new")
+    ours, theirs = ([line.hash for line in one] for one in (known[run], lines))
+    if ours[: len(theirs)] == theirs:
+        return _Brings("same")
+    goes_on = theirs[: len(ours)] == ours
+    if goes_on:
+        both = _joined(origin.replay(known[run], run).run or {}, here, made.run)
+        if both is not None:
+            return _Brings("newer", both=both if both != made.run else None)
     checkpoints = {row["step"]: without_place(dict(row)) for row in ledger.checkpoints if row["run"] == run}
     if here == made.run and checkpoints == {k: without_place(v) for k, v in made.checkpoints.items()}:
-        return "same"
-    if theirs[: len(known)] == known:
-        why = "it was changed here since it was imported, and over there too"
-    else:
-        differing = sorted(key for key in here.keys() | made.run.keys() if here.get(key) != made.run.get(key))
-        why = (
-            f"another run has this id here; they differ in {', '.join(differing[:4]) or 'their checkpoints'}"
-        )
-    raise InputError(why, where=f"run {run}", mend="import the others by name: export them one by one")
+        return _Brings("same")
+    differing = sorted(key for key in here.keys() | made.run.keys() if here.get(key) != made.run.get(key))
+    in_words = ", ".join(differing[:4]) or "their checkpoints"
+    if goes_on:
+        why = f"it was changed here since it was imported, and over there too: they differ in {in_words}"
+        return _Brings("refused", why=why)
+    why = f"another run has this id here; they differ in {in_words}"
+    return _Brings("refused", why=why, another=True)
+
+
+def _joined(base: dict[str, Any], here: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any] | None:
+    """Return a document with what either side has changed since `base`; None where both changed one field otherwise.
+
+    A note of both sides is ours with the lines of theirs that it lacks.
+    """
+    gone: Any = object()
+    joined = {}
+    for key in [*here, *(key for key in theirs if key not in here)]:
+        was, ours, new = (one.get(key, gone) for one in (base, here, theirs))
+        if ours not in (was, new) and new != was:
+            if key != "note" or gone in (ours, new):
+                return None
+            have = ours.split("\n")
+            value = "\n".join([*have, *(line for line in new.split("\n") if line not in have)])
+        else:
+            value = new if ours == was else ours
+        if value is not gone:
+            joined[key] = value
+    return joined if len(canonical.dumps(joined)) <= MAX_RUN_BYTES else None
 
 
 def _check_run(parcel: Parcel, run: str, made: Replayed, steps: list[int], what: What) -> None:
@@ -245,9 +289,16 @@ def _bring_files(parcel: Parcel, ledger: Ledger, run: str, what: What, place: Pl
 
 
 def _journal(
-    parcel: Parcel, ledger: Ledger, run: str, what: What, made: Replayed, steps: list[int], merged: Merged
+    parcel: Parcel,
+    ledger: Ledger,
+    run: str,
+    brings: _Brings,
+    made: Replayed,
+    steps: list[int],
+    merged: Merged,
 ) -> None:
-    """Write the `import` entry of a run, where it brings anything."""
+    """Write the `import` entry of a run, where it brings anything, and after it what only this side knows."""
+    what = brings.what
     left = f"on {parcel.host}, as it was on {parcel.made[:10]}"
     rows = []
     for step, document in made.checkpoints.items():
@@ -266,6 +317,8 @@ def _journal(
         return
     kept = origin.store(parcel.lines[run], ledger.objects)
     ledger.put("import", run, run=None if what == "same" else made.run, checkpoints=rows, origin=kept)
+    if brings.both is not None:
+        ledger.write("note", brings.both)
 
 
 def _merge_marks(parcel: Parcel, ledger: Ledger, made: Replayed | None, merged: Merged) -> None:
