@@ -12,7 +12,10 @@ import pytest
 import standin
 from command import QUICK, answer, labassist, wait_closed
 
+from labassist.ledger.store import Ledger
+from labassist.runs.launch import Plan, launch
 from labassist.serving import place
+from labassist.workspace import Workspace
 
 pytestmark = pytest.mark.fault
 
@@ -92,3 +95,34 @@ def test_no_secret_is_kept_by_a_server(lab: Path, tmp_path: Path) -> None:
     finally:
         labassist("stop", run["id"], "--wait", cwd=lab, status=None, env=env)
     assert answer("show", run["id"], cwd=lab)["state"] == "stopped" and clean(lab)
+
+
+def test_what_a_person_writes_is_kept_without_its_secrets_and_says_so(lab: Path) -> None:
+    other = "hf_" + "A9sD8fG7hJ6kL5zX4cV3" + "bN2mQ1wE0r"
+    text = f"tok {SECRETS['HF_TOKEN']}, key {SECRETS['VLLM_API_KEY']}, other {other}"
+    kept = "tok [redacted HF_TOKEN], key [redacted VLLM_API_KEY], other [redacted hub-token]"
+    done = labassist("run", "--note", text, "--detach", "--", "true", cwd=lab, env=SECRETS)
+    said = "had a secret in it, and is kept with [redacted HF_TOKEN], [redacted VLLM_API_KEY], [redacted hub-token]"
+    assert f"note: the note {said}" in done.stderr
+    run = wait_closed(lab, {"id": done.stdout.strip()})
+    assert run["note"] == kept
+    assert said in labassist("note", run["id"], f" - {text}", cwd=lab, env=SECRETS).stderr
+    assert answer("show", run["id"], cwd=lab)["note"] == f"{kept}\n- {kept}"
+    plain = labassist("note", run["id"], "loss 1.93 at step 7, lr=3e-4", cwd=lab, env=SECRETS)
+    assert plain.stderr == "" and clean(lab)
+    files = [path for path in (lab / "ledger").rglob("*") if path.is_file()]
+    assert not any(other.encode() in path.read_bytes() for path in files)
+    # Whatever else starts a run goes through here.
+    with Ledger.open(lab / "ledger") as ledger:
+        plan = Plan(job="true", kind="command", argv=["true"], note=f"other {other}")
+        started = launch(Workspace(lab), ledger, plan)
+    assert wait_closed(lab, {"id": started})["note"] == "other [redacted hub-token]"
+
+
+def test_a_command_at_the_end_and_a_setting_with_a_secret_are_refused(lab: Path) -> None:
+    header = f"curl -H 'Authorization: Bearer {SECRETS['HF_TOKEN']}' x"
+    done = labassist("run", "--on-end", header, "--", "true", cwd=lab, status=2)
+    assert "--on-end: has a secret in it, and is recorded; name an environment variable" in done.stderr
+    words = ("run", "01-first-loop/train", "--profile", "tiny", f"--set=card={SECRETS['HF_TOKEN']}")
+    labassist(*words, cwd=lab, status=2)
+    assert clean(lab)

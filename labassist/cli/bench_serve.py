@@ -46,7 +46,7 @@ def bench_serve(args: argparse.Namespace) -> int:
     """Find the server, measure it in a recorded run, and print what came out."""
     from labassist.cli import runs
     from labassist.cli.ledger import summary
-    from labassist.cli.output import emit, say
+    from labassist.cli.output import emit, say, written
     from labassist.errors import AnswerNo
     from labassist.runs.follow import Interrupted, Interrupts, follow
     from labassist.runs.launch import Plan, launch
@@ -65,7 +65,7 @@ def bench_serve(args: argparse.Namespace) -> int:
         mode="fast",
         seed=args.seed,
         threads=1,
-        note=args.note,
+        note=written(args.note, "note"),
         outputs=[str(out.relative_to(workspace.root))],
     )
     status = None

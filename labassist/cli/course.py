@@ -88,7 +88,7 @@ def labs(args: argparse.Namespace) -> int:
 def lab(args: argparse.Namespace) -> int:
     """Show a step; keep a guess or a done-mark first."""
     from labassist.cli.course_text import lab_text
-    from labassist.cli.output import emit
+    from labassist.cli.output import emit, written
     from labassist.course import progress
     from labassist.errors import InputError
 
@@ -101,7 +101,7 @@ def lab(args: argparse.Namespace) -> int:
             )
         _writable(ledger)
         if args.predict is not None:
-            progress.guess(course, ledger, found, step, args.predict)
+            progress.guess(course, ledger, found, step, written(args.predict, "guess"))
         if args.done:
             progress.done(ledger, found, step)
     answer = _lab_answer(course, ledger, found, step, args.lang)

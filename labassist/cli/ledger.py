@@ -207,11 +207,11 @@ def _pairs(document: dict[str, Any], prefix: str = "") -> list[str]:
 
 def note(args: argparse.Namespace) -> int:
     """Add a note to a run."""
-    from labassist.cli.output import emit
+    from labassist.cli.output import emit, written
     from labassist.cli.runs import opened
     from labassist.errors import InputError
 
-    text = args.text.strip()
+    text = written(args.text.strip(), "note")
     if not text:
         raise InputError("the note is empty", where="note", mend='write labassist note RUN "what I saw"')
     _workspace, ledger = opened(args)

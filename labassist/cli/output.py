@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 import unicodedata
@@ -22,6 +23,17 @@ def emit(data: Any, json_mode: bool, human: Callable[[], str]) -> None:
 def say(line: str) -> None:
     """Print one line of talk (progress, notes, advice) on stderr."""
     print(line, file=sys.stderr, flush=True)
+
+
+def written(text: str, what: str) -> str:
+    """Return what a person wrote as it is kept: without secrets, and a line says which were replaced."""
+    from labassist.ledger.secrets import redact_text
+
+    kept = redact_text(text, os.environ)
+    if kept != text:
+        found = dict.fromkeys(re.findall(r"\[redacted [^\]]+\]", kept))
+        say(f"note: the {what} had a secret in it, and is kept with {', '.join(found)} in its place")
+    return kept
 
 
 def to_json(data: Any) -> str:

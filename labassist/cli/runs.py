@@ -149,7 +149,7 @@ def plan(args: argparse.Namespace, workspace: Workspace) -> Plan:
 
 
 def _job_plan(args: argparse.Namespace, workspace: Workspace) -> Plan:
-    from labassist.cli.output import say
+    from labassist.cli.output import say, written
     from labassist.runs.jobs import load_job, resolve
     from labassist.runs.launch import Plan
     from labassist.runs.preflight import preflight
@@ -172,7 +172,7 @@ def _job_plan(args: argparse.Namespace, workspace: Workspace) -> Plan:
         profile=config.profile,
         nested=config.nested,
         flat=config.flat,
-        note=args.note,
+        note=written(args.note, "note"),
     )
 
 
@@ -192,6 +192,7 @@ def _rehearse(args: argparse.Namespace, job: Job) -> None:
 
 
 def _command_plan(args: argparse.Namespace, workspace: Workspace) -> Plan:
+    from labassist.cli.output import written
     from labassist.errors import InputError
     from labassist.runs.command import plan_command
 
@@ -207,7 +208,7 @@ def _command_plan(args: argparse.Namespace, workspace: Workspace) -> Plan:
         mode=args.mode,
         seed=1337 if args.seed is None else args.seed,
         threads=chosen_threads(args.threads, 0),
-        note=args.note,
+        note=written(args.note, "note"),
         outputs=args.out,
     )
 
@@ -241,7 +242,7 @@ def cores() -> int:
 
 def resume(args: argparse.Namespace) -> int:
     """Start the next segment and, unless detached, follow it to its end."""
-    from labassist.cli.output import say
+    from labassist.cli.output import say, written
     from labassist.runs.follow import Interrupts
     from labassist.runs.resume import resume as go_on
 
@@ -252,7 +253,7 @@ def resume(args: argparse.Namespace) -> int:
             ledger,
             args.run,
             args.sets,
-            args.note,
+            written(args.note, "note"),
             terms=lambda before: chosen_terms(args, workspace, before),
             committing=interrupts.defer,
         )

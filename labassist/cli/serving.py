@@ -156,7 +156,7 @@ def setup_vllm(args: argparse.Namespace) -> int:
 
 def serve(args: argparse.Namespace) -> int:
     """Start a server and, unless detached, follow it to its end."""
-    from labassist.cli.output import say
+    from labassist.cli.output import say, written
     from labassist.cli.runs import chosen_terms, chosen_threads, opened
     from labassist.errors import InputError
     from labassist.runs.follow import Interrupts
@@ -193,7 +193,7 @@ def serve(args: argparse.Namespace) -> int:
         options,
         threads=chosen_threads(args.threads, 0),
         seed=args.seed,
-        note=args.note,
+        note=written(args.note, "note"),
         terms=chosen_terms(args, workspace),
         say=say,
     )

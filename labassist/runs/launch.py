@@ -163,7 +163,7 @@ def describe(
         machine=machine,
         code=code,
         profile=plan.profile,
-        note=plan.note,
+        note=secrets.redact_text(plan.note, os.environ),
         config=plan.flat,
         env=ledger.objects.put_json(kept_env),
         environment=ledger.objects.put_json(environment.environment()),
