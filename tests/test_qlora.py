@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import answer, labassist, run_folder
+from command import answer, kill_trainer, labassist, run_folder, wait_closed, wait_for_step
 
 from labassist.ledger.store import Ledger
 from labassist.workspace import new
@@ -144,6 +145,7 @@ def test_merged_it_answers_as_base_and_adapter_do_and_the_ledger_knows_from_what
     assert told["checked"]["relative"] <= told["checked"]["bound"] == 0.05
     given = {one["name"]: one for one in merged["inputs"]}
     assert given["adapter"]["sha256"] == told["adapter"]["sha256"]
+    assert not any(Path(one["path"]).is_absolute() for one in given.values())
     assert told["adapter"]["run"] == whole["id"] and told["adapter"]["step"] == 6
     # data -> adapter -> merged model: each digest stands in the record before it.
     inputs = {one["name"]: one for one in whole["inputs"]}
@@ -235,12 +237,21 @@ def test_a_sweep_trains_each_setting_with_each_seed_and_goes_on_after_a_kill(lab
         ("targets", {"q-v", "q-k-v-o", "all-linear"}),
         ("unfreezing", {"at-once", "staged", "top-third"}),
     ):
-        document = answer("run", *words, "--set", f"over={over}", "--set", "steps=3", cwd=lab, env=ENV)
+        document = answer(
+            "run", *words, "--set", f"over={over}", "--set", "updates=3", cwd=lab, env=ENV, deadline=600
+        )
         assert {name for name in document["last"] if "." not in name} == names
         assert len({document["last"][name] for name in names}) == 3, "each setting trains something else"
         assert "two seeds of one setting differ by up to" in log_of(lab, document)
-    proved = answer("ckpt", "prove", *words, "--kill", "--at", "1", cwd=lab, env=ENV)
-    assert proved["verdict"] == "BITWISE", proved
+    short = [word for one in ("over=unfreezing", "updates=3") for word in ("--set", one)]
+    started = answer("run", *words, *short, "--detach", cwd=lab, env=ENV)
+    wait_for_step(run_folder(lab, started), 2)
+    kill_trainer(run_folder(lab, started))
+    wait_closed(lab, started)
+    resumed = answer("resume", started["id"], cwd=lab, env=ENV, deadline=600)
+    assert (resumed["state"], resumed["resumed_from"]["step"]) == ("finished", 1)
+    found = answer("diff", document["id"], resumed["id"], cwd=lab)
+    assert found["curves"] and all(one["first_difference"] is None for one in found["curves"].values())
 
 
 @pytest.mark.parametrize(
@@ -258,6 +269,13 @@ def test_a_faulty_line_is_named_before_anything_heavy_starts(lab: Path, line: by
     document = run(lab, "--set", "data.train=faulty.jsonl", status=1)
     [told] = log_of(lab, document).splitlines()
     assert told.startswith("labassist: faulty.jsonl:2: ") and said in told and "; " in told
+
+
+def test_what_a_crash_costs_is_said_in_money_where_a_price_was_given(lab: Path) -> None:
+    log = log_of(lab, run(lab, "--price", "3600"))
+    assert re.search(
+        r"a checkpoint every 2 steps: a crash costs up to [\d.]+ s \([\d.]+ at 3600 an hour\)", log
+    ), log
 
 
 def test_a_model_that_is_not_here_says_what_is_missing_and_the_commands_that_bring_it(lab: Path) -> None:

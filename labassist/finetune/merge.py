@@ -76,7 +76,9 @@ def base_of(adapter: Path, root: Path, name: str, order: Order) -> Model:
     if not wanted:
         raise InputError("does not say what its base is", where=str(adapter), mend="name it with --base")
     base = models.prepare(wanted, root, say=lambda line: print(f"labassist: {line}", flush=True))
-    order.input("base", base.manifest, base.facts())
+    shown = base.manifest.relative_to(root) if base.manifest.is_relative_to(root) else base.manifest
+    # Relative, as every path of a record, but where the merge was asked for in a folder below the workspace's.
+    order.input("base", shown if shown.exists() else base.manifest, base.facts())
     trained_on = kept.get("base", {}).get("digest")
     if trained_on and trained_on != base.digest:
         raise InputError(

@@ -87,6 +87,8 @@ class Order:
     """Step after which to save and stop, as if asked from outside."""
     experiment: bool = False
     """One of the runs of `ckpt prove` or `ablate`: it must not write over checkpoints of other runs."""
+    price: float = 0.0
+    """What an hour of this machine costs (`run --price`); 0: not said."""
     root: Path | None = None
     """The workspace, or a replay's copy of it; None when the script was run by hand."""
     folder: Path | None = None
@@ -204,6 +206,7 @@ def _to_order(data: Any, path: Path) -> Order:
                 resume["run"], int(resume["step"]), Path(resume["path"]), tuple(resume.get("drop", ()))
             ),
             experiment=data.get("experiment") is True,
+            price=float(data.get("terms", {}).get("price", 0.0)),
             stop_after=None if stop_after is None else int(stop_after),
             root=Path(data["root"]) if data.get("root") else None,
             folder=path.parent,

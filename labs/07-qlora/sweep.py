@@ -75,7 +75,7 @@ def trained(base: Any, tokenizer: Any, data: tuple[Any, Any], c: dict[str, Any],
         max_length=c["length"],
         per_device_train_batch_size=c["batch"],
         per_device_eval_batch_size=c["batch"],
-        max_steps=c["steps"],
+        max_steps=c["updates"],
         learning_rate=o["lr"],
         lr_scheduler_type=o["schedule"],
         warmup_steps=o["warmup"],
@@ -98,7 +98,7 @@ def trained(base: Any, tokenizer: Any, data: tuple[Any, Any], c: dict[str, Any],
         peft_config=train.adapters(lora),
     )
     if lora["stages"]:
-        trainer.add_callback(unfreezing(trainer.model, lora["stages"], c["steps"]))
+        trainer.add_callback(unfreezing(trainer.model, lora["stages"], c["updates"]))
     trainer.train()
     return trainer
 

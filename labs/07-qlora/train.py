@@ -212,7 +212,7 @@ def main() -> None:
         eval_dataset=as_dataset(held),
         processing_class=tokenizer,
         peft_config=adapters(c["lora"]),
-        callbacks=[callbacks.Watch(c["price"]), callbacks.Kept(kept)],
+        callbacks=[callbacks.Watch(c["price"] or order.price), callbacks.Kept(kept)],
     )
     print(tokens.shown(trainer.train_dataset[0], tokenizer), flush=True)
     record.attach(trainer)
