@@ -279,6 +279,8 @@ def _bring_files(parcel: Parcel, ledger: Ledger, run: str, what: What, place: Pl
             target.parent.mkdir(parents=True, exist_ok=True)
             target.unlink(missing_ok=True)
             place(path, target)
+            if len(parts) == 1:
+                target.chmod(0o600)  # a log may hold anything that a script printed
     except OSError as error:
         raise LedgerError(
             f"the run cannot be put here: {error.strerror}; nothing is journalled yet",

@@ -19,7 +19,7 @@ def scratch(workspace: Workspace, name: str = "work") -> Iterator[Path]:
     """Make a folder in the workspace's scratch place, hold its lock, and remove it at the end."""
     sweep_scratch(workspace.scratch)
     folder = workspace.scratch / f"{name}-{uuid.uuid4().hex[:12]}"
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, mode=0o700)
     lock = life.take(folder / "lock")
     try:
         yield folder
