@@ -51,6 +51,12 @@ def register(sub: Subparsers) -> None:
     )
     parser.add_argument("source", metavar="HOST:PATH", help="a workspace or a bundle there, as for scp")
     _checkpoints(parser)
+    parser.add_argument(
+        "--outputs-up-to",
+        type=float,
+        metavar="MIB",
+        help="leave outputs with a larger file there, and name them (default: bring all that there is room for)",
+    )
 
     parser = command(
         sub,
@@ -162,7 +168,8 @@ def pull(args: argparse.Namespace) -> int:
         mend = f"labassist import {args.source} takes what lies on this machine"
         raise InputError("names no host", where=args.source, mend=mend)
     workspace, ledger = opened(args)
-    merged = mirror(workspace, ledger, source, checkpoints=args.checkpoints, say=say)
+    most = None if args.outputs_up_to is None else args.outputs_up_to * 2**20
+    merged = mirror(workspace, ledger, source, checkpoints=args.checkpoints, say=say, most=most)
     for note in merged.notes:
         say(f"note: {note}")
     emit(merged.document(), args.json, merged.text)

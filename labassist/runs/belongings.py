@@ -27,7 +27,7 @@ def belongings(
     """Yield path in the workspace and place of each file that goes along with a run."""
     for output in document.get("outputs", []):
         path = workspace.root / output["path"]
-        if output.get("sha256") and is_open(output["path"]) and _digest(path) == output["sha256"]:
+        if output.get("sha256") and is_open(output["path"]) and digest_of(path) == output["sha256"]:
             for file in [path] if path.is_file() else sorted(one for one in path.rglob("*") if one.is_file()):
                 yield file.relative_to(workspace.root).as_posix(), file
     rows = [dict(row) for row in ledger.checkpoints]
@@ -37,7 +37,7 @@ def belongings(
     }
     last = max(described, default=-1)
     for step, path in described.items():
-        if checkpoints == "all" or step == last:
+        if checkpoints == "all" or (checkpoints == "last" and step == last):
             yield from _foreign(workspace, document["id"], path, owners)
 
 
@@ -57,15 +57,21 @@ def _foreign(
             yield inside, folder / name
 
 
-def _digest(path: Path) -> str:
+def digest_of(path: Path) -> str:
+    """Return a file or folder as one output, nothing where there is neither."""
     return file_sha256(path) if path.is_file() else folder_digest(path) if path.is_dir() else ""
 
 
 def folder_digest(path: Path) -> str:
     """Return a folder as one output: the SHA-256 of its files' paths and hashes, in order."""
-    files = sorted(one for one in path.rglob("*") if one.is_file())
-    listed = "".join(f"{file_sha256(one)} {one.relative_to(path).as_posix()}\n" for one in files)
-    return hashlib.sha256(listed.encode()).hexdigest()
+    files = (one for one in path.rglob("*") if one.is_file())
+    return folder_digest_of({one.relative_to(path).as_posix(): file_sha256(one) for one in files})
+
+
+def folder_digest_of(hashes: dict[str, str]) -> str:
+    """Return the digest of a folder whose files, by their path in it, have these hashes."""
+    names = sorted(hashes, key=PurePosixPath)
+    return hashlib.sha256("".join(f"{hashes[name]} {name}\n" for name in names).encode()).hexdigest()
 
 
 def is_open(inside: str) -> bool:

@@ -95,8 +95,7 @@ def collect(
     parcel.objects = {sha: ledger.objects.path(sha) for sha in sorted(closure(named, ledger.objects))}
     for document in chosen:
         parcel.files[document["id"]] = dict(_files(ledger, document["id"], checkpoints))
-        if checkpoints != "none":
-            parcel.work |= belongings(workspace, ledger, document, checkpoints)
+        parcel.work |= belongings(workspace, ledger, document, checkpoints)
     scratch.mkdir(parents=True, exist_ok=True)
     packed = codestore.pack(
         workspace.root, ledger.folder, chosen, scratch / _CODE, scratch, branches=branches
@@ -119,7 +118,7 @@ def _chosen(ledger: Ledger, names: Sequence[str], parcel: Parcel) -> list[dict[s
                 "it still runs", where=f"run {run_id}", mend=f"stop it first: labassist stop {run_id}"
             )
         elif not names:
-            parcel.notes.append(f"run {run_id} still runs and is not taken along")
+            parcel.notes.append(f"run {run_id} still runs and is not taken along; it comes when it has ended")
     waiting = list(wanted)
     while waiting:
         came_from = documents[waiting.pop()].get("resumed_from")
@@ -164,7 +163,9 @@ def write(parcel: Parcel, path: Path) -> str:
     partial = path.with_name(path.name + ".part")
     files: dict[str, dict[str, Any]] = {}
     try:
-        with partial.open("wb") as out:
+        # The logs in it may hold anything that a script printed, so it is its owner's only.
+        partial.unlink(missing_ok=True)
+        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
             hashing = _Hashing(out)
             with tarfile.open(fileobj=hashing, mode="w", format=tarfile.PAX_FORMAT) as tar:  # type: ignore[call-overload]
                 for name, source in _members(parcel):

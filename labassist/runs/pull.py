@@ -7,12 +7,11 @@ it was cut off. What was mirrored is then imported as from any folder, with ever
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
-import tarfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -20,14 +19,12 @@ from labassist.errors import CodeError, InputError, LedgerError
 from labassist.ledger import codestore
 from labassist.ledger.store import Ledger
 from labassist.runs.bring import bring
-from labassist.runs.merge import Merged, linked
-from labassist.runs.remote import LOST, Remote, command, fetch_rest
+from labassist.runs.merge import Merged, linked, moved
+from labassist.runs.mirror import Say, There, copy, is_here
+from labassist.runs.pull_work import mirror_work
+from labassist.runs.remote import Remote, command, fetch_rest
 from labassist.workspace import Workspace
 
-Say = Callable[[str], None]
-
-LARGE = 8 << 20
-"""Files from this size on are brought alone, so that each can go on where it was cut off."""
 _CHECKPOINT = re.compile(r"runs/([^/]+)/checkpoints/step-(\d{8})/(.+)")
 _FACTS = """
 cd {path} 2>/dev/null || {{ [ -f {path} ] && printf 'file %s' "$(stat -c %s {path})"; exit 0; }}
@@ -37,28 +34,30 @@ printf 'lab %s\\n%s\\n' "$(pwd -P)" "$(git rev-parse --show-toplevel 2>/dev/null
 _LISTING = "cd {path}/ledger && find -L . -type f ! -name '*.tmp' ! -path './aside/*' ! -path '*/step-*.tmp/*' -printf '%s %T@ %P\\0'"
 
 
-@dataclass(frozen=True)
-class There:
-    """A file of the ledger there."""
-
-    name: str
-    """Relative to its ledger."""
-    size: int
-    time: int
-
-
-def pull(workspace: Workspace, ledger: Ledger, source: Remote, *, checkpoints: str, say: Say) -> Merged:
+def pull(
+    workspace: Workspace,
+    ledger: Ledger,
+    source: Remote,
+    *,
+    checkpoints: str,
+    say: Say,
+    most: float | None = None,
+) -> Merged:
     """Mirror what lies at `source`, a workspace or a bundle, and import it.
 
-    Raises InputError when nothing of ours lies there, LedgerError for a lost link, with the way to go on.
+    Outputs of runs with a file above `most` bytes stay there, and a note names them. Raises InputError when nothing
+    of ours lies there, LedgerError for a lost link, with the way to go on.
     """
     key = re.sub(r"[^A-Za-z0-9]+", "-", str(source)).strip("-")[-60:]
     mirror = workspace.cache / "pull" / f"{key}-{hashlib.sha256(str(source).encode()).hexdigest()[:8]}"
+    mirror.mkdir(parents=True, exist_ok=True)
+    mirror.chmod(0o700)
     kind, _, rest = source.run(_FACTS.format(path=source.quoted)).decode().partition(" ")
     if kind == "file":
         target = mirror / PurePosixPath(source.path).name
         say(f"bringing {source}, {int(rest) / 2**20:,.1f} MiB")
-        fetch_rest(source, target, int(rest))
+        with _private():
+            fetch_rest(source, target, int(rest))
         merged = bring(workspace, ledger, target)
         target.unlink()
         return merged
@@ -68,12 +67,35 @@ def pull(workspace: Workspace, ledger: Ledger, source: Remote, *, checkpoints: s
         )
     folder, top, *_ = rest.split("\n")
     home = Remote(source.host, folder)
-    _mirror_journal(home, mirror / "ledger")
-    _mirror_files(home, mirror / "ledger", checkpoints, say)
-    notes = _mirror_code(home, top, mirror / "ledger")
-    merged = bring(workspace, ledger, mirror, checkpoints=checkpoints, place=linked)
+    with _private():
+        _mirror_journal(home, mirror / "ledger")
+        with Ledger.open(mirror / "ledger", readonly=True) as theirs:
+            # What still runs is written while it is read; it comes when it has ended.
+            ended = {row["id"] for row in theirs.runs if row.get("state", "running") != "running"}
+            if not ended:
+                mend = "pull again then; on it, `labassist leave` stops what runs"
+                raise InputError("no run there has ended yet", where=str(source), mend=mend)
+            _mirror_files(home, mirror / "ledger", ended, checkpoints, say)
+            notes = mirror_work(home, mirror, workspace, theirs, checkpoints=checkpoints, most=most, say=say)
+        notes += _mirror_code(home, top, mirror / "ledger")
+
+    def place(origin: Path, target: Path) -> None:
+        # The mirror keeps what the next pull compares with; what runs made is looked for in the workspace.
+        (linked if origin.is_relative_to(mirror / "ledger") else moved)(origin, target)
+
+    merged = bring(workspace, ledger, mirror, checkpoints=checkpoints, place=place)
     merged.notes = notes + merged.notes
     return merged
+
+
+@contextlib.contextmanager
+def _private() -> Iterator[None]:
+    """Make what is written meanwhile readable by nobody else: logs may hold anything that a script printed."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def _mirror_journal(home: Remote, mirror: Path) -> None:
@@ -98,28 +120,16 @@ def _mirror_journal(home: Remote, mirror: Path) -> None:
     os.truncate(here, whole)
 
 
-def _mirror_files(home: Remote, mirror: Path, checkpoints: str, say: Say) -> None:
-    listing = list(_listing(home, checkpoints))
-    missing = [one for one in listing if not _is_here(mirror / one.name, one)]
+def _mirror_files(home: Remote, mirror: Path, ended: set[str], checkpoints: str, say: Say) -> None:
+    listing = list(_listing(home, ended, checkpoints))
+    missing = [one for one in listing if not is_here(mirror, one)]
     total = sum(one.size for one in missing)
     say(f"{len(listing)} files there, {len(missing)} to bring, {total / 2**20:,.1f} MiB")
-    small = {one.name: one for one in missing if one.size < LARGE}
-    if small:
-        names = b"".join(name.encode() + b"\0" for name in small)
-        script = f"cd {home.quoted}/ledger && tar -chf - --null --no-recursion -T -"
-        home.stream(script, names, lambda out: _unpack(out, small, mirror))
-    for one in missing:
-        if one.size < LARGE:
-            if not _is_here(mirror / one.name, one):
-                raise LedgerError(f"{one.name} did not come over", where=home.host, mend=LOST)
-            continue
-        say(f"{one.name}, {one.size / 2**20:,.1f} MiB")
-        fetch_rest(home / f"ledger/{one.name}", mirror / one.name, one.size)
-        os.utime(mirror / one.name, (one.time, one.time))
+    copy(home / "ledger", mirror, missing, say)
 
 
-def _listing(home: Remote, checkpoints: str) -> Iterator[There]:
-    """Yield the files to mirror: of each run the checkpoints that are wanted, whole ones only."""
+def _listing(home: Remote, ended: set[str], checkpoints: str) -> Iterator[There]:
+    """Yield the files to mirror: of each run that has ended the checkpoints that are wanted, whole ones only."""
     found = []
     for record in home.run(_LISTING.format(path=home.quoted)).split(b"\0")[:-1]:
         size, time, name = os.fsdecode(record).split(" ", 2)
@@ -143,37 +153,9 @@ def _listing(home: Remote, checkpoints: str) -> Iterator[There]:
                 or (checkpoints == "last" and key[1] != newest[key[0]])
             ):
                 continue
-        if one.name not in ("journal.jsonl", "head", "view.json") and not one.name.startswith("code.git/"):
+        kind, _, rest = one.name.partition("/")
+        if kind == "objects" or (kind == "runs" and rest.partition("/")[0] in ended):
             yield one
-
-
-def _is_here(path: Path, there: There) -> bool:
-    try:
-        facts = path.stat()
-    except OSError:
-        return False
-    return facts.st_size == there.size and int(facts.st_mtime) == there.time
-
-
-def _unpack(out: IO[bytes], wanted: dict[str, There], mirror: Path) -> None:
-    """Write the files of a tar stream as they come; each appears under its name when it is whole."""
-    try:
-        with tarfile.open(fileobj=out, mode="r|") as tar:
-            for member in tar:
-                one = wanted.get(member.name.removeprefix("./"))
-                data = tar.extractfile(member) if member.isfile() else None
-                if one is None or data is None:
-                    continue
-                target = mirror / one.name
-                target.parent.mkdir(parents=True, exist_ok=True)
-                partial = target.with_name(target.name + ".part")
-                partial.write_bytes(data.read())
-                os.utime(partial, (one.time, one.time))
-                os.replace(partial, target)
-    except tarfile.ReadError:
-        return  # the stream was cut: whoever opened it knows why, and what is missing is seen
-    except OSError as error:
-        raise LedgerError(f"cannot be written: {error.strerror}", where=str(mirror), mend=LOST) from error
 
 
 def _mirror_code(home: Remote, top: str, mirror: Path) -> list[str]:
