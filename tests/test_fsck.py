@@ -213,6 +213,22 @@ def test_a_damaged_journal_is_named_and_left_alone(
     assert code in {problem.code for problem in audit(lab / "ledger", lab).problems}
 
 
+def test_what_was_not_done_never_reads_as_done(lab: Path) -> None:
+    path = lab / "ledger" / "journal.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-5]))
+    (lab / "ledger" / "head").unlink()
+    (run_folder(lab) / "positions.jsonl").write_bytes(b"rubbish\n")
+    before = tree(lab / "ledger")
+    done = labassist("fsck", "--repair", cwd=lab, status=1)
+    for code in ("head-missing", "view-foreign", "positions-damaged"):
+        said = done.stdout.split(f"  {code}: ")[1].splitlines()[1]
+        assert said == "    refused: nothing is mended while the journal is damaged", said
+    assert "written anew" not in done.stdout and "mended:" not in done.stdout
+    assert tree(lab / "ledger") == before
+    found = answer("fsck", cwd=lab, status=1)["findings"]
+    assert not any("written anew" in one["repair"] or one["mended"] for one in found)
+
+
 def test_what_is_gone_for_good_is_named(lab: Path) -> None:
     with Ledger.open(lab / "ledger") as ledger:
         run = ledger.find("@last")

@@ -62,8 +62,8 @@ class Fsck:
     findings: list[Finding] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
     tables: Tables = field(default_factory=Tables)
-    whole: bool = True
-    """The journal can be trusted, so that what follows from it may be written anew."""
+    refused: str = ""
+    """Why nothing is mended: the journal cannot be trusted, and all else follows from it. Empty where it can."""
 
     def __post_init__(self) -> None:
         self.aside = Aside(self.folder)
@@ -94,10 +94,12 @@ class Fsck:
         how: str = "",
         mend: Callable[[], str | None] | None = None,
     ) -> None:
-        """Note a finding. With --repair and a whole journal `mend` is called; it may say more than `how`."""
+        """Note a finding. With --repair `mend` is called, which may say more than `how`, unless that is refused."""
         name = path.relative_to(self.folder).as_posix()
         finding = Finding(code, name, message, harmless, how)
-        if mend is not None and self.repair and self.whole:
+        if mend is not None and self.refused:
+            finding.repair = f"refused: nothing is mended while {self.refused}"
+        elif mend is not None and self.repair:
             try:
                 finding.repair, finding.mended = mend() or how, True
             except (OSError, LabError) as error:
@@ -172,7 +174,8 @@ def _writers_lock(check: Fsck) -> Iterator[int]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    check.whole = not check.repair
+                    if check.repair:
+                        check.refused = "another process holds the writers' lock"
                     message = (
                         f"a process has held the writers' lock for {_PATIENCE_S:g} s: every writer waits"
                     )
@@ -207,13 +210,13 @@ def _check_journal(check: Fsck) -> None:
     for problem in verify(check.folder):
         if not problem.code.startswith("journal-"):
             continue  # head and positions have their own checks, which know the mend
-        check.whole = False
+        check.refused = "the journal is damaged"
         path = check.folder / problem.path
         message = f"{problem.message}; restore it from a copy, nothing is mended while it is damaged"
         check.add(problem.code, path, message)
     newest = max((entry.schema for entry in check.entries), default=0)
     if newest > records.SCHEMA:
-        check.whole = False
+        check.refused = "the journal is one of a newer labassist"
         message = f"a newer labassist wrote it (schema {newest}, this one knows {records.SCHEMA})"
         check.add("schema-newer", check.folder / "journal.jsonl", message, harmless=True)
 
@@ -244,7 +247,7 @@ def _check_head(check: Fsck) -> None:
     except (OSError, msgspec.MsgspecError) as error:
         check.add("head-damaged", path, f"head cannot be read ({error}); {unseen}", how=anew, mend=replace)
         return
-    if head.entries < want.entries and check.whole:
+    if head.entries < want.entries and not check.refused:
         message = f"it names entry {head.entries} of {want.entries}, as after a power cut"
         check.add("head-behind", path, message, harmless=True, how=anew, mend=write)
     check.checked["head"] = 1
