@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
 import little
 import pytest
-from command import answer, labassist, run_folder, wait_closed, wait_for_step, wait_until
+from command import answer, kill_trainer, labassist, run_folder, wait_closed, wait_for_step, wait_until
 
 from labassist.errors import InputError
 from labassist.ledger.store import Ledger
@@ -92,6 +94,34 @@ def test_the_course_sums_what_its_runs_cost(workspace: Workspace, little_lab: Pa
     assert "1.75 spent" in labassist("labs", "--map", cwd=workspace.root).stdout
     alive = {"state": "running", "created": "1970-01-01T01:00:00.000Z", "price": 2.0}
     assert spent(alive, now=3 * 3600) == 4.0
+
+
+@pytest.mark.fault
+def test_a_limit_holds_after_a_kill_of_the_supervisor_and_nobody_types_anything(lab: Path) -> None:
+    terms = ("--price", "3600", "--max-hours", "0.0015", "--on-end", f"echo {TOLD} > ended.txt")
+    run = little.record(lab, 100_000, 50, pause=0.01, before=("--detach", *terms))
+    folder = run_folder(lab, run)
+    wait_for_step(folder, 5)
+    os.kill(int((folder / "supervised").read_text()), signal.SIGKILL)
+    wait_until(lambda: (lab / "ended.txt").exists() and (lab / "ended.txt").read_text(), "the command", 0.2)
+    assert (lab / "ended.txt").read_text() == f"{run['id']} stopped 0 little.py\n"
+    closed = wait_closed(lab, run)
+    assert closed["reason"] == "0.0015 h are over (--max-hours)" and len(closed["adopted"]) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.fault
+def test_a_trainer_that_ends_unwatched_is_closed_and_gets_its_command(lab: Path) -> None:
+    """Both deaths fall between two looks for a supervisor."""
+    words = ("--detach", "--on-end", f"echo {TOLD} > ended.txt")
+    run = little.record(lab, 100_000, 50, pause=0.01, before=words)
+    folder = run_folder(lab, run)
+    wait_for_step(folder, 5)
+    os.kill(int((folder / "supervised").read_text()), signal.SIGKILL)
+    wait_until(lambda: not life.held(folder / "supervised"), "the supervisor's death", 0.001)
+    kill_trainer(folder)
+    wait_until(lambda: (lab / "ended.txt").exists() and (lab / "ended.txt").read_text(), "the command", 0.2)
+    assert (lab / "ended.txt").read_text() == f"{run['id']} failed 137 little.py\n"
 
 
 @pytest.mark.fault

@@ -213,7 +213,7 @@ def _lives(pid: int) -> bool:
 def test_a_server_outlives_its_supervisor_and_is_adopted(lab: Path, env: dict[str, str]) -> None:
     with serving(lab, env) as run:
         os.kill(int((run_folder(lab, run) / "supervised").read_text()), signal.SIGKILL)
-        wait_until(lambda: "adopted run" in labassist("attach", cwd=lab).stderr, "the adoption")
+        wait_until(lambda: answer("show", run["id"], cwd=lab).get("adopted"), "the adoption", 0.2)
         assert labassist("chat", run["id"], "still there", cwd=lab).stdout == "You said still there\n"
     closed = ended(lab, run)
     assert closed["state"] == "stopped" and closed["adopted"] and closed["answers"] == 1

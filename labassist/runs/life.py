@@ -155,10 +155,14 @@ def kill(folder: Path) -> None:
 
 def vanish(folder: Path) -> None:
     """Kill whatever runs or watches the run in `folder`, as its machine does by going away."""
-    watchers = [pids(folder).get("shim")]
+    shim = pids(folder).get("shim")
+    watchers = [shim]
     with contextlib.suppress(OSError, ValueError):
         watchers.insert(0, int((folder / "supervised").read_text()))
     if held(folder / "supervised"):
+        if shim:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(shim, signal.SIGSTOP)  # it would have the run adopted
         for pid in watchers:
             with contextlib.suppress(ProcessLookupError):
                 if pid:

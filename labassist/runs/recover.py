@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import sys
 from pathlib import Path
 
 from labassist.ledger.environment import machine
@@ -41,6 +42,13 @@ def recover(ledger: Ledger) -> list[str]:
         if closed:
             done.append(closed)
     return done
+
+
+def main() -> None:
+    """Do it for one ledger: called by a run's shim when its supervisor has gone."""
+    with Ledger.open(Path(sys.argv[1])) as ledger:
+        for line in recover(ledger):
+            print(line, flush=True)
 
 
 def _adopt(ledger: Ledger, run_id: str, folder: Path) -> bool:

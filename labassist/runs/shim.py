@@ -1,7 +1,10 @@
 """Wait for one command, and write down how it ended.
 
 Started by path (`python -I -S shim.py FOLDER ALIVE_FD KEEP -- CMD …`), so it needs the standard library
-only and stays small. It outlives its supervisor: an adopted run still gets its exit status. While it
+only and stays small. On its stdin it is told `{"env": the command's environment, "adopt": argv}`. It outlives
+its supervisor: an adopted run still gets its exit status, and it is the shim that sees, by the lock on
+`supervised`, that nobody watches any more, and calls `adopt`, so that the run's limits and the command at its end
+need nobody at a keyboard. While it
 waits it holds the lock on `alive`; with KEEP=1 the command inherits the lock too, so that not even a
 killed shim makes a living trainer look dead (only for our own trainers: a command that leaves a daemon
 behind would look alive for ever).
@@ -9,18 +12,24 @@ behind would look alive for ever).
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+
+LOOK_EVERY_S = 3.0
+"""Seconds between two looks for a supervisor."""
 
 
 def main(argv: list[str]) -> int:
     """Run the command behind `--` and return its status (128 + signal when it was killed)."""
     folder, alive, keep = argv[0], int(argv[1]), argv[2] == "1"
     command = argv[argv.index("--") + 1 :]
+    told = json.load(sys.stdin)
     child: subprocess.Popen[bytes] | None = None
     asked: list[int] = []
 
@@ -36,6 +45,7 @@ def main(argv: list[str]) -> int:
     try:
         child = subprocess.Popen(
             command,
+            env=told["env"],
             stdin=subprocess.DEVNULL,
             pass_fds=(alive,) if keep else (),
             process_group=0,
@@ -50,10 +60,44 @@ def main(argv: list[str]) -> int:
     os.pwrite(alive, json.dumps({"shim": os.getpid(), "trainer": child.pid}).encode(), 0)
     for number in asked:
         child.send_signal(number)
+    threading.Thread(target=_look, args=(folder, told["adopt"]), daemon=True).start()
     status = child.wait()
     killed = -status if status < 0 else None
     _write_end(folder, {"exit": None if killed else status, "signal": killed, "time": _now()})
+    if _unwatched(folder):
+        _adopt(folder, told["adopt"])
     return 128 + killed if killed else status
+
+
+def _look(folder: str, adopt: list[str]) -> None:
+    """Have the run adopted whenever its supervisor has gone."""
+    while True:
+        time.sleep(LOOK_EVERY_S)
+        if _unwatched(folder):
+            _adopt(folder, adopt).wait()
+
+
+def _unwatched(folder: str) -> bool:
+    """Say whether nobody holds the lock on `supervised`."""
+    try:
+        lock = os.open(os.path.join(folder, "supervised"), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False  # the folder is gone: there is no run to be watched
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(lock)
+    return True
+
+
+def _adopt(folder: str, adopt: list[str]) -> subprocess.Popen[bytes]:
+    """Start what takes the run over, with the supervisor's environment, which is ours."""
+    with open(os.path.join(folder, "supervisor.log"), "ab") as log:
+        return subprocess.Popen(
+            adopt, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
 
 
 def _default_hangup() -> None:

@@ -2,8 +2,8 @@
 
 Whoever starts it has taken the run's `supervised` lock and passes it on, so there is never a second one.
 With the `alive` lock too it starts the trainer, without it watches one that lives. It stays in its own
-session, so a lost SSH link does not reach it, and it may be killed at any time: the next labassist process
-adopts the run.
+session, so a lost SSH link does not reach it, and it may be killed at any time: the run's shim, or the next
+labassist process, has the run adopted.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 
 import psutil
 
+from labassist import own
 from labassist.errors import LabError
 from labassist.ledger import secrets
 from labassist.ledger.store import Ledger
@@ -51,7 +52,8 @@ def main(argv: list[str] | None = None) -> int:
     child = None
     if args.alive is not None:
         order = json.loads((folder / "order.json").read_text())
-        child = _start(folder, order, command, args.alive)
+        adopt = own.start("labassist.runs.recover", str(args.ledger))
+        child = _start(folder, order, command, args.alive, adopt)
         os.close(args.alive)
     if args.unwatched_since:
         _note_gap(Ledger.open(args.ledger), args.run, f"{args.unwatched_since}/{now()}")
@@ -121,24 +123,33 @@ def _note_gap(ledger: Ledger, run_id: str, gap: str) -> None:
     _say(f"adopted: nobody watched during {gap}")
 
 
-def _start(folder: Path, order: dict[str, Any], command: list[str], alive: int) -> subprocess.Popen[bytes]:
+def _start(
+    folder: Path, order: dict[str, Any], command: list[str], alive: int, adopt: list[str]
+) -> subprocess.Popen[bytes]:
+    """Start the shim with our environment, and tell it the trainer's: what it adopts with is not the trainer's."""
     shim = Path(__file__).with_name("shim.py")
     keep = "1" if order["kind"] == "job" else "0"
     # `python` is whichever interpreter runs labassist: a path would not mean the same elsewhere.
     argv = [sys.executable, *command[1:]] if command[0] == "python" else command
+    told = json.dumps({"env": _environment(order["env"]), "adopt": adopt}).encode()
     log = os.open(folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
-        return subprocess.Popen(
+        child = subprocess.Popen(
             [sys.executable, "-I", "-S", str(shim), str(folder), str(alive), keep, "--", *argv],
             cwd=order["cwd"],
-            env=_environment(order["env"]),
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
             pass_fds=(alive,),
         )
     finally:
         os.close(log)
+    assert child.stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # a shim that was killed: the run ends without a marker
+        child.stdin.write(told)
+    with contextlib.suppress(BrokenPipeError):
+        child.stdin.close()
+    return child
 
 
 def _environment(changes: dict[str, str | None]) -> dict[str, str]:
