@@ -11,6 +11,7 @@ from command import answer, labassist, run_folder, train
 
 from labassist.ledger.audit import audit
 from labassist.ledger.audit_answer import Audit
+from labassist.ledger.problems import Problem
 from labassist.workspace import new
 
 pytestmark = pytest.mark.fault
@@ -98,7 +99,10 @@ def test_a_journal_whose_tail_was_cut_is_named(lab: Path) -> None:
         done = labassist("audit", cwd=lab, status=1)
     finally:
         path.write_bytes(whole)
-    assert "journal-cut" in done.stdout
+    cut = [line for line in done.stdout.splitlines() if "this run has an entry" in line]
+    assert cut and all(
+        line.startswith(f"  journal-cut: journal.jsonl line {len(lines) - 2}: run 2") for line in cut
+    )
     assert answer("audit", cwd=lab)["ok"] is True
 
 
@@ -134,7 +138,21 @@ def test_a_commit_that_is_gone_is_named(lab: Path) -> None:
         done = labassist("audit", cwd=lab, status=1)
     finally:
         shutil.move(lab / "gone", lab / ".git")
-    assert "commit-" in done.stdout
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("  commit-")]
+    runs = [run["id"] for run in answer("runs", cwd=lab)["runs"]]
+    assert ": : " not in line and runs[0] in line
+
+
+def test_what_is_the_same_of_several_runs_is_one_line_that_names_them() -> None:
+    lost = [Problem("commit-missing", "commit 21e10 is not here", f"r{number}") for number in range(5)]
+    other = Problem("curve-missing", "is gone", "r1", "runs/r1/metrics-rank0.jsonl")
+    found = Audit(problems=[*lost, other, Problem("head-missing", "cannot be read", path="head")])
+    assert [line for line in found.text().splitlines() if line.startswith("  ")] == [
+        "  commit-missing: 5 runs (r0, r1, r2 and 2 more): commit 21e10 is not here",
+        "  curve-missing: runs/r1/metrics-rank0.jsonl: is gone",
+        "  head-missing: head: cannot be read",
+    ]
+    assert len(found.document()["problems"]) == 7
 
 
 def test_folders_of_other_trainers_are_one_line_for_a_person_and_a_line_each_for_a_machine() -> None:

@@ -45,9 +45,7 @@ class Audit:
         """Return the answer in lines for a person."""
         counts = ", ".join(f"{count} {name}" for name, count in self.checked.items())
         lines = [f"{'ok' if self.ok else 'NOT OK'}: {self.records} runs; checked {counts}"]
-        for problem in self.problems:
-            place = problem.path + (f" line {problem.line}" if problem.line else "")
-            lines.append(f"  {problem.code}: {place}: {problem.message}")
+        lines += [f"  {line}" for line in _folded(self.problems)]
         if self.not_covered:
             lines.append("not covered (no promise was made about these):")
             gone = [
@@ -69,3 +67,21 @@ class Audit:
     def count(self, name: str, by: int = 1) -> None:
         """Count something as checked."""
         self.checked[name] = self.checked.get(name, 0) + by
+
+
+def _folded(problems: list[Problem]) -> list[str]:
+    """Return a line for each problem: code, place, run, message; what is the same of several runs is one line."""
+    runs: dict[tuple[str, str, str], list[str]] = {}
+    for problem in problems:
+        place = problem.path + (f" line {problem.line}" if problem.line else "")
+        known = runs.setdefault((problem.code, place, problem.message), [])
+        if problem.run and problem.run not in problem.path and problem.run not in known:
+            known.append(problem.run)
+    lines = []
+    for (code, place, message), named in runs.items():
+        run = f"run {named[0]}" if named else ""
+        if len(named) > 1:
+            rest = f" and {len(named) - 3} more" if len(named) > 3 else ""
+            run = f"{len(named)} runs ({', '.join(named[:3])}{rest})"
+        lines.append(": ".join(part for part in (code, place, run, message) if part))
+    return lines

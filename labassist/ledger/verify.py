@@ -124,6 +124,7 @@ def _check_positions(
         return
     # After the last newline stands nothing, or a write that was cut short.
     lines = content.split(b"\n")[:-1]
+    beyond = 0
     for number, line in enumerate(lines, 1):
         try:
             position = _decode_position(line)
@@ -133,8 +134,10 @@ def _check_positions(
             )
             continue
         if position.n > last:
-            message = f"the journal was cut: this run has an entry {position.n} and only {last} are there"
-            yield Problem("journal-cut", message, run, _JOURNAL, line=last + 1)
+            beyond = max(beyond, position.n)
         elif hashes.get(position.n) != position.hash:
             message = f"entry {position.n} is not the one that this run's {name} names"
             yield Problem("journal-replaced", message, run, _JOURNAL, line=position.n)
+    if beyond:
+        message = f"the journal was cut: this run has an entry {beyond} and only {last} are there"
+        yield Problem("journal-cut", message, run, _JOURNAL, line=last + 1)
