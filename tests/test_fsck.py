@@ -229,6 +229,21 @@ def test_what_was_not_done_never_reads_as_done(lab: Path) -> None:
     assert not any("written anew" in one["repair"] or one["mended"] for one in found)
 
 
+def test_reading_says_that_the_journal_was_cut(lab: Path) -> None:
+    path = lab / "ledger" / "journal.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:-2]))
+    done = labassist("--json", "runs", cwd=lab)
+    cut = f"the journal was cut: head names {len(lines)} entries and {len(lines) - 2} are there"
+    assert f"warning: {path}: {cut}; see `labassist audit` and `labassist fsck`" in done.stderr
+    assert len(done.stderr.splitlines()) == 1 and len(json.loads(done.stdout)["runs"]) == 3
+    path.write_bytes(b"")
+    for words in (("runs",), ("show", "@last"), ("labs",), ("attach",)):
+        done = labassist(*words, cwd=lab, status=2)
+        assert f"the journal was cut: head names {len(lines)} entries and 0 are there; see" in done.stderr
+        assert done.stdout == ""
+
+
 def test_what_is_gone_for_good_is_named(lab: Path) -> None:
     with Ledger.open(lab / "ledger") as ledger:
         run = ledger.find("@last")

@@ -212,7 +212,8 @@ def _check_journal(check: Fsck) -> None:
             continue  # head and positions have their own checks, which know the mend
         check.refused = "the journal is damaged"
         path = check.folder / problem.path
-        message = f"{problem.message}; restore it from a copy, nothing is mended while it is damaged"
+        run = f"run {problem.run}: " if problem.run else ""
+        message = f"{run}{problem.message}; restore it from a copy, nothing is mended while it is damaged"
         check.add(problem.code, path, message)
     newest = max((entry.schema for entry in check.entries), default=0)
     if newest > records.SCHEMA:

@@ -43,7 +43,7 @@ from labassist.ledger.verify import verify
 
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 _NO_WRITING = {errno.EROFS, errno.EACCES, errno.EPERM}
-_DAMAGED = "see `labassist audit` and `labassist fsck`, and restore the ledger from a copy"
+DAMAGED = "see `labassist audit` and `labassist fsck`, and restore the ledger from a copy"
 
 _log = logging.getLogger(__name__)
 
@@ -195,6 +195,19 @@ class Journal:
                 self._note_position(entry)
             return entry
 
+    def lost(self, before: Head | None) -> str:
+        """Say that the journal is shorter than a `head` that was read before the last refresh; empty where not."""
+        if before is None or before.bytes <= self.bytes:
+            return ""
+        return f"the journal was cut: head names {before.entries} entries and {self.entries} are there"
+
+    def read_head(self) -> Head | None:
+        """Return the file `head`; None where it is missing or damaged."""
+        try:
+            return decode_head((self.folder / "head").read_bytes())
+        except (OSError, msgspec.MsgspecError):
+            return None
+
     def verify(self) -> list[Problem]:
         """Check the whole journal from its first byte, against `head` and the runs' positions too."""
         return verify(self.folder)
@@ -225,7 +238,7 @@ class Journal:
             raise LedgerError(
                 "journal.jsonl is gone, but head says that there was one",
                 where=str(self.folder),
-                mend=_DAMAGED,
+                mend=DAMAGED,
             )
         self._fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._pid = os.getpid()
@@ -276,7 +289,7 @@ class Journal:
                 entry = parse(line, self.head, self.entries + 1)
             except ValueError as error:
                 where = f"{self.path} line {self.entries + 1}"
-                raise LedgerError(str(error), where=where, mend=_DAMAGED) from error
+                raise LedgerError(str(error), where=where, mend=DAMAGED) from error
             self._accept(entry, self.bytes + len(line) + 1)
             found.append(entry)
 
@@ -291,19 +304,15 @@ class Journal:
     def _check_head(self) -> None:
         """Refuse to append over a cut tail: the new `head` would hide it."""
         path = self.folder / "head"
-        mend = f"{_DAMAGED}; deleting the file head accepts the journal as it stands"
+        mend = f"{DAMAGED}; deleting the file head accepts the journal as it stands"
         try:
             head = decode_head(path.read_bytes())
         except FileNotFoundError:
             return
         except msgspec.MsgspecError as error:
             raise LedgerError("head is damaged", where=str(path), mend=mend) from error
-        if head.bytes > self.bytes:
-            raise LedgerError(
-                f"the journal was cut: head names {head.entries} entries and {self.entries} are there",
-                where=str(self.path),
-                mend=mend,
-            )
+        if lost := self.lost(head):
+            raise LedgerError(lost, where=str(self.path), mend=mend)
         if head.bytes == self.bytes and head.hash != self.head:
             raise LedgerError("the journal is not the one that head names", where=str(self.path), mend=mend)
 

@@ -18,7 +18,7 @@ from labassist.errors import LedgerError
 from labassist.ledger import canonical, names, records, view
 from labassist.ledger.database import LedgerDB
 from labassist.ledger.entries import RUN_NAME, Documents, Entry, Head
-from labassist.ledger.journal import Journal
+from labassist.ledger.journal import DAMAGED, Journal
 from labassist.ledger.objects import Objects
 from labassist.ledger.view import CHECKPOINTS, COURSE, RUNS, Tables
 
@@ -53,8 +53,8 @@ class Ledger:
         """Open a ledger, read-only where it cannot be written; with `create`, make it where it is missing.
 
         Trusts `view.json` when it is whole and its journal position is in the journal, and then verifies only
-        the entries after it; else reads and verifies the whole journal. Raises LedgerError when there is no
-        ledger or its journal is damaged.
+        the entries after it; else reads and verifies the whole journal. Warns of a tail that was cut off. Raises
+        LedgerError when there is no ledger or its journal is damaged or emptied.
         """
         folder = Path(folder)
         if not (folder / "journal.jsonl").exists() and not (folder / "head").exists():
@@ -73,7 +73,13 @@ class Ledger:
         journal.listener = tables.apply
         ledger = cls(folder, journal, tables)
         ledger._view_head = journal.head if trusted else ""
+        head = journal.read_head()  # before the refresh: it never leads what is then read
         journal.refresh()
+        if lost := journal.lost(head):
+            cut = LedgerError(lost, where=str(journal.path), mend=DAMAGED)
+            if not journal.entries:
+                raise cut
+            _log.warning("warning: %s", cut)
         return ledger
 
     def close(self) -> None:
