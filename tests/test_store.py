@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import answer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tinydb import Query, TinyDB, where
@@ -21,9 +22,12 @@ from tinydb.operations import add, delete, increment
 from tinydb.storages import MemoryStorage
 from tinydb.table import Document
 
+from labassist.app.desk import Desk
 from labassist.errors import InputError, LedgerError
+from labassist.export.facts import chosen
 from labassist.ledger import records
 from labassist.ledger.store import MAX_RUN_BYTES, Ledger, new_run_id
+from labassist.workspace import Workspace
 
 FORK = multiprocessing.get_context("fork")
 
@@ -445,3 +449,32 @@ def test_run_ids_sort_by_time_and_are_unique() -> None:
     ids = {new_run_id(moment) for _ in range(200)}
     assert len(ids) == 200 and all(len(run_id) == 22 for run_id in ids)
     assert new_run_id(moment) < new_run_id(moment.replace(second=33))
+
+
+def test_runs_are_in_the_order_in_which_they_began_and_not_in_that_of_an_import(tmp_path: Path) -> None:
+    (tmp_path / "labs").mkdir()
+    with Ledger.open(tmp_path / "ledger", create=True) as ledger:
+        for kind, run, created in (
+            ("start", "20260202-000000-bb0000", "2026-02-02T00:00:00.000Z"),
+            ("start", "20260303-000000-dd0000", "2026-03-03T00:00:00.100Z"),
+            ("start", "20260303-000000-cc0000", "2026-03-03T00:00:00.200Z"),
+            ("import", "20260101-000000-aa0000", "2026-01-01T00:00:00.000Z"),
+            ("import", "20260225-000000-ee0000", "2026-02-25T00:00:00.000Z"),
+        ):
+            ledger.write(
+                kind, {"id": run, "created": created, "job": "j", "mode": "fast", "state": "finished"}
+            )
+        assert [ledger.find(f"@-{back}")["id"][-6:-4] for back in range(1, 6)] == [
+            "cc",
+            "dd",
+            "ee",
+            "bb",
+            "aa",
+        ]
+        assert [run["id"][-6:-4] for run in chosen(ledger, [])] == ["aa", "bb", "ee", "dd", "cc"]
+        told: list[Any] = []
+        desk = Desk(Workspace(tmp_path), told.append)
+        desk._look(ledger)
+        assert [run["id"][-6:-4] for run in told[-1].runs] == ["aa", "bb", "ee", "dd", "cc"]
+    listed = answer("runs", cwd=tmp_path)["runs"]
+    assert [run["id"][-6:-4] for run in listed] == ["aa", "bb", "ee", "dd", "cc"]

@@ -159,6 +159,7 @@ class Desk:
     def _look(self, ledger: Ledger) -> None:
         """Post the runs where the journal has grown or a life has changed; rescue what nobody watches."""
         from labassist.ledger.database import JournalStorage
+        from labassist.ledger.names import by_creation
         from labassist.ledger.view import RUNS
         from labassist.runs import life
 
@@ -168,7 +169,7 @@ class Desk:
             self._seen = ledger.journal.entries
             storage = ledger.db.storage
             assert isinstance(storage, JournalStorage)
-            self._runs = [row for row in storage.live()[RUNS].values() if "id" in row]
+            self._runs = by_creation(row for row in storage.live()[RUNS].values() if "id" in row)
         lives: dict[str, str] = {}
         alone = False
         for document in self._runs:

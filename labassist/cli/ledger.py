@@ -75,10 +75,11 @@ def runs(args: argparse.Namespace) -> int:
     """List runs."""
     from labassist.cli.output import emit
     from labassist.cli.runs import opened
+    from labassist.ledger.names import by_creation
     from labassist.ledger.search import select
 
     _workspace, ledger = opened(args)
-    found = select(ledger.runs.all(), args.where, args.sort)
+    found = select(by_creation(ledger.runs.all()), args.where, args.sort)
     nothing = "no run matches" if args.where else "no runs yet"
     emit({"runs": found}, args.json, lambda: runs_table(ledger, found) if found else nothing)
     return 0

@@ -12,6 +12,7 @@ from tinydb import where
 from labassist.errors import InputError, LedgerError
 from labassist.ledger import answers, curves
 from labassist.ledger.curves import Curve
+from labassist.ledger.names import by_creation
 from labassist.ledger.records import Mark
 from labassist.ledger.store import Ledger
 from labassist.record.protocol import metrics_file
@@ -47,7 +48,7 @@ def chosen(ledger: Ledger, names: list[str]) -> list[dict[str, Any]]:
     """Return the records that a person named; without a name every run that has ended. Raises InputError."""
     if names:
         return list({run["id"]: run for run in map(ledger.find, names)}.values())
-    found = [dict(run) for run in ledger.runs.all() if run["state"] != "running"]
+    found = by_creation(dict(run) for run in ledger.runs.all() if run["state"] != "running")
     if not found:
         raise InputError("no run has ended yet", where=str(ledger.folder), mend="labassist run …")
     return found
@@ -78,7 +79,7 @@ def facts(ledger: Ledger, run: dict[str, Any]) -> Facts:
     rows = ledger.checkpoints.search(where("run") == run_id)
     found.checkpoints = sorted((dict(row) for row in rows), key=lambda row: int(row["step"]))
     replays = ledger.runs.search(where("replay_of") == run_id)
-    found.replays = [dict(one) for one in replays if one.get("verdict")]
+    found.replays = by_creation(dict(one) for one in replays if one.get("verdict"))
     newest: dict[tuple[str, str], Mark] = {}
     for mark in ledger.marks():
         if mark.kind == "check" and any(run_id in name for name in mark.evidence):

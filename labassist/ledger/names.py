@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from labassist.errors import InputError
+
+Document = TypeVar("Document", bound=Mapping[str, Any])
+
+
+def by_creation(documents: Iterable[Document]) -> list[Document]:
+    """Return run documents in the order in which the runs began, wherever and in whatever order they were recorded.
+
+    The journal has a run that was imported where it came in. Of the same moment, the journal's order stands.
+    """
+    return sorted(documents, key=lambda one: str(one.get("created", "")))
 
 
 def resolve(name: str, documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the run document that `name` means: an id, a unique prefix of it or of its last part, `@last`, `@-2`.
 
-    `documents` are in the order of the journal. `@last` is `@-1`; they count back over runs that are not
+    `documents` may be in any order. `@last` is `@-1`; they count back, by creation, over runs that are not
     replays. Raises InputError when no run, or more than one, is meant.
     """
     if name.startswith("@"):
@@ -40,7 +50,7 @@ def _from_last(name: str, documents: Sequence[dict[str, Any]]) -> dict[str, Any]
     digits = "1" if name == "@last" else name.removeprefix("@-")
     if name != "@last" and (not name.startswith("@-") or not digits.isdecimal() or int(digits) < 1):
         raise InputError(f"{name!r} is not a name of a run", mend="write @last, or @-2 for the one before it")
-    originals = [row for row in documents if not row.get("replay_of")]
+    originals = by_creation(row for row in documents if not row.get("replay_of"))
     if len(originals) < int(digits):
         if not originals:
             raise InputError(

@@ -146,7 +146,8 @@ class Ledger:
 
     def running(self) -> list[dict[str, Any]]:
         """Return the documents of all runs that the ledger calls running, oldest first."""
-        return [dict(document) for document in self.runs.search(where("state") == "running")]
+        found = self.runs.search(where("state") == "running")
+        return names.by_creation(dict(document) for document in found)
 
     def write(self, kind: str, document: dict[str, Any]) -> Entry:
         """Journal a whole run document, new or in place of the one with its id.
