@@ -252,8 +252,8 @@ def test_a_large_untracked_file_is_recorded_by_its_hash_and_named_when_leaving(l
     size = sum(path.stat().st_size for path in (lab / "ledger").rglob("*") if path.is_file())
     assert size < 8 << 20
     assert answer("replay", run["id"], cwd=lab)["verdict"] == "BITWISE"
-    left = answer("leave", str(disk), cwd=lab)
-    assert left["safe"] is True
+    left = answer("leave", str(disk), cwd=lab, status=1)
+    assert (left["verified"], left["safe"]) == (True, False) and "memory" in left["unsafe"]
     assert any("data.bin, 200.0 MiB" in line for line in left["lost"])
 
 
@@ -265,7 +265,7 @@ def test_a_branch_that_was_never_pushed_comes_along(lab: Path, disk: Path, tmp_p
     subprocess.run([*git, "add", "mine.txt"], check=True)
     subprocess.run([*git, "commit", "-q", "-m", "mine"], check=True)
     subprocess.run([*git, "checkout", "-q", "main"], check=True)
-    left = answer("leave", str(disk), cwd=lab)
+    left = answer("leave", str(disk), cwd=lab, status=1)
     subprocess.run(["tar", "-xf", left["bundle"], "-C", str(tmp_path), "code.bundle"], check=True)
     clone = ["git", "clone", "-q", "-b", "mine", str(tmp_path / "code.bundle"), str(tmp_path / "clone")]
     subprocess.run(clone, check=True)

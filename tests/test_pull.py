@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import farshell
 import little
 import pytest
 from command import answer, labassist, wait_for_step
@@ -31,11 +32,8 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def link(tmp_path: Path) -> dict[str, str]:
-    """An ssh that runs the remote shell here."""
-    script = tmp_path / "ssh"
-    script.write_text('#!/bin/sh\nwhile [ $# -gt 2 ]; do shift; done\nshift; cd / && exec sh -c "$1"\n')
-    script.chmod(0o755)
-    return {"LABASSIST_SSH": str(script)}
+    """The way to the other machine."""
+    return farshell.env(tmp_path)
 
 
 def test_a_pull_of_a_box_that_trains_brings_what_has_ended(

@@ -32,6 +32,7 @@ def register(sub: Subparsers) -> None:
     parser.add_argument("-o", "--output", metavar="PATH", help="where to write it")
     parser.add_argument("--all", action="store_true", help="every run that has ended")
     _checkpoints(parser)
+    _with_files(parser)
 
     parser = command(
         sub,
@@ -67,6 +68,7 @@ def register(sub: Subparsers) -> None:
     )
     parser.add_argument("target", metavar="HOST:PATH|DIR", help="where the bundle goes")
     _checkpoints(parser)
+    _with_files(parser)
 
 
 def _checkpoints(parser: argparse.ArgumentParser) -> None:
@@ -75,6 +77,14 @@ def _checkpoints(parser: argparse.ArgumentParser) -> None:
         choices=CHECKPOINTS,
         default="last",
         help="which come along: the last one of each run (default), all, none",
+    )
+
+
+def _with_files(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--with-files",
+        action="store_true",
+        help="take large files along too that the ledger knows by their hash only",
     )
 
 
@@ -94,14 +104,32 @@ def _bundle(args: argparse.Namespace) -> int:
     from labassist.cli.output import emit, say
     from labassist.cli.runs import opened
     from labassist.runs import parcel as parcels
+    from labassist.runs.belongings import by_hash_only
     from labassist.runs.scratch import scratch
 
     workspace, ledger = opened(args)
     with scratch(workspace) as folder:
-        parcel = parcels.collect(workspace, ledger, args.runs, checkpoints=args.checkpoints, scratch=folder)
+        parcel = parcels.collect(
+            workspace,
+            ledger,
+            args.runs,
+            checkpoints=args.checkpoints,
+            scratch=folder,
+            with_files=args.with_files,
+        )
         path = Path(args.output or f"labassist-{parcel.head[:12]}.tar").expanduser()
         digest = parcels.write(parcel, path)
-    for note in parcel.notes:
+    absent = {}
+    for run in parcel.runs:
+        for name, place, size, sha256 in by_hash_only(workspace.root, ledger.run(run) or {}, ledger.objects):
+            inside = place.relative_to(workspace.root) if place.is_relative_to(workspace.root) else place
+            if inside.as_posix() not in parcel.work:
+                how = "take it along with --with-files" if sha256 else "copy it yourself"
+                absent[name] = (
+                    f"{name}, {size / 2**20:,.1f} MiB, is not in it, and a replay of run {run} may need it; {how}"
+                )
+    notes = [*parcel.notes, *absent.values()]
+    for note in notes:
         say(f"note: {note}")
     steps = sum(len(parcel.steps(run)) for run in parcel.runs)
     size = path.stat().st_size
@@ -111,7 +139,7 @@ def _bundle(args: argparse.Namespace) -> int:
         "bytes": size,
         "runs": parcel.runs,
         "checkpoints": steps,
-        "notes": parcel.notes,
+        "notes": notes,
     }
     emit(
         document,
@@ -185,6 +213,6 @@ def leave(args: argparse.Namespace) -> int:
 
     target = remote.parse(args.target)
     workspace, ledger = opened(args)
-    left = go(workspace, ledger, target, checkpoints=args.checkpoints, say=say)
+    left = go(workspace, ledger, target, checkpoints=args.checkpoints, say=say, with_files=args.with_files)
     emit(left.document(), args.json, left.text)
     return 0 if left.safe else 1

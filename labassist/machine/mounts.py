@@ -42,15 +42,16 @@ class Mount:
 def mount_of(folder: Path, table: str | None = None) -> Mount | None:
     """Return the mount that `folder` lies on, None where the kernel does not tell (not Linux).
 
-    `table` is the text of /proc/self/mountinfo (proc_pid_mountinfo(5)). Of two mounts on one point the later hides
-    the earlier.
+    `table` is the text of /proc/self/mountinfo (proc_pid_mountinfo(5)), of another machine perhaps, and `folder`
+    then has no links in it. Of two mounts on one point the later hides the earlier.
     """
+    place = folder
     if table is None:
         try:
             table = MOUNTS.read_text()
         except OSError:
             return None
-    place = Path(os.path.realpath(folder))
+        place = Path(os.path.realpath(folder))
     best: Mount | None = None
     for line in table.splitlines():
         fields, dash, rest = line.partition(" - ")

@@ -6,12 +6,15 @@ They travel only while they are still what the run recorded, and are put only wh
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from labassist.errors import CheckpointError, LedgerError
+from labassist.errors import CheckpointError, CodeError, LedgerError
 from labassist.ledger import foreign
+from labassist.ledger.gitcmd import open_repository
+from labassist.ledger.kept import listing
+from labassist.ledger.objects import Objects
 from labassist.ledger.store import Ledger
 from labassist.record.inspect import committed, folder_of, read_manifest
 from labassist.record.protocol import file_sha256
@@ -80,6 +83,56 @@ def is_open(inside: str) -> bool:
     return (
         bool(parts) and not inside.startswith("/") and ".." not in parts and parts[0].lower() not in _CLOSED
     )
+
+
+def by_hash_only(
+    workspace: Path, document: dict[str, Any], objects: Objects
+) -> Iterator[tuple[str, Path, int, str]]:
+    """Yield name, place, bytes and hash of each file that a run used and that the ledger has no copy of.
+
+    The hash is empty where only the name is known. The place is where a replay here looks for it.
+    """
+    for given in document.get("inputs", []):
+        if not given.get("stored"):
+            yield given["path"], workspace / given["path"], given["bytes"], given["sha256"]
+    extra = document.get("code", {}).get("extra", "")
+    if not extra:
+        return
+    try:
+        top = open_repository(workspace).top
+    except CodeError:
+        top = workspace
+    for kept in listing(extra, objects):
+        if not kept.stored:
+            yield kept.path, top / kept.path, kept.bytes, kept.sha256
+
+
+def large_files(workspace: Path, document: dict[str, Any], objects: Objects) -> Iterator[tuple[str, Path]]:
+    """Yield path in the workspace and place of those files that are still here as the run used them."""
+    for _, place, size, sha256 in by_hash_only(workspace, document, objects):
+        if sha256 and place.is_relative_to(workspace) and _is(place, size, sha256):
+            inside = place.relative_to(workspace).as_posix()
+            if is_open(inside):
+                yield inside, place
+
+
+def _is(place: Path, size: int, sha256: str) -> bool:
+    return place.is_file() and place.stat().st_size == size and file_sha256(place) == sha256
+
+
+def lacking(workspace: Path, documents: Iterable[dict[str, Any]], objects: Objects) -> dict[str, str]:
+    """Return the files that these runs used, of which there is no copy in the ledger and none at their place.
+
+    Each with its size and place in words.
+    """
+    found = {}
+    for document in documents:
+        for name, place, size, sha256 in by_hash_only(workspace, document, objects):
+            if sha256 and _is(place, size, sha256):
+                continue
+            known = f"{size / 2**20:,.1f} MiB, known by its hash only" if sha256 else "known by its name only"
+            found[name] = f"{name} ({known}) of run {document['id']}, looked for at {place}"
+    return found
 
 
 def put_back(workspace: Path, files: dict[str, Path], place: Any) -> list[str]:

@@ -31,7 +31,7 @@ from labassist.ledger.view import COURSE
 from labassist.record.inspect import inspect
 from labassist.record.protocol import file_sha256
 from labassist.runs.artifacts import checkpoints_place
-from labassist.runs.belongings import put_back
+from labassist.runs.belongings import lacking, put_back
 from labassist.runs.parcel import Parcel
 
 Place = Callable[[Path, Path], None]
@@ -103,6 +103,9 @@ def merge(parcel: Parcel, workspace: Path, ledger: Ledger, place: Place) -> Merg
             _journal(parcel, ledger, run, plan[run], made[run], steps[run], merged)
         _merge_marks(parcel, ledger, made.get(MARKS), merged)
     merged.refused = refused
+    brought = [document for run in (*merged.new, *merged.newer) if (document := made[run].run)]
+    for what in lacking(workspace, brought, ledger.objects).values():
+        merged.notes.append(f"a replay here will lack {what}; copy it there from {parcel.host}")
     ledger.save_view()
     return merged
 

@@ -30,7 +30,7 @@ from labassist.ledger.store import Ledger
 from labassist.record.durable import sync_folder
 from labassist.record.inspect import committed
 from labassist.runs.absorb import now
-from labassist.runs.belongings import belongings
+from labassist.runs.belongings import belongings, large_files
 from labassist.workspace import Workspace
 
 FORMAT, VERSION = "labassist-bundle", 1
@@ -79,8 +79,11 @@ def collect(
     checkpoints: str,
     scratch: Path,
     branches: bool = False,
+    with_files: bool = False,
 ) -> Parcel:
     """Gather runs, what they were resumed from, and what belongs to them; no names: all that have ended.
+
+    With `with_files` the files go along that the ledger knows by their hash only, where they are still here.
 
     `scratch` is for the git bundle; with `branches` it holds every branch of the workspace's repository too. Raises InputError for a run that still runs, LedgerError for a ledger whose
     journal is damaged, CodeError where git fails.
@@ -94,8 +97,10 @@ def collect(
     named: list[Any] = [json.loads(line.line[65:]) for lines in parcel.lines.values() for line in lines]
     parcel.objects = {sha: ledger.objects.path(sha) for sha in sorted(closure(named, ledger.objects))}
     for document in chosen:
-        parcel.files[document["id"]] = dict(_files(ledger, document["id"], checkpoints))
+        parcel.files[document["id"]] = dict(files_of(ledger, document["id"], checkpoints))
         parcel.work |= belongings(workspace, ledger, document, checkpoints)
+        if with_files:
+            parcel.work |= large_files(workspace.root, document, ledger.objects)
     scratch.mkdir(parents=True, exist_ok=True)
     packed = codestore.pack(
         workspace.root, ledger.folder, chosen, scratch / _CODE, scratch, branches=branches
@@ -132,7 +137,7 @@ def _chosen(ledger: Ledger, names: Sequence[str], parcel: Parcel) -> list[dict[s
     return [document for run_id, document in documents.items() if run_id in wanted]
 
 
-def _files(ledger: Ledger, run: str, checkpoints: str) -> Iterator[tuple[str, Path]]:
+def files_of(ledger: Ledger, run: str, checkpoints: str) -> Iterator[tuple[str, Path]]:
     """Yield the files of a run folder that go along, by their path in it."""
     folder = ledger.run_folder(run)
     if not folder.is_dir():

@@ -19,6 +19,11 @@ from labassist.errors import InputError, LedgerError
 VARIABLE = "LABASSIST_SSH"
 """Environment variable: the ssh command to use, with options, in place of `ssh`."""
 
+_OPTIONS = [
+    *("-o", "ConnectTimeout=20"),
+    *("-o", "ServerAliveInterval=15"),
+    *("-o", "ServerAliveCountMax=4"),
+]
 LOST = "run it again: what came over is kept, and it goes on from there"
 _BLOCK = 1 << 20
 _SSH_FAILED = 255
@@ -27,7 +32,7 @@ _SSH_FAILED = 255
 def command() -> list[str]:
     """Return the ssh command. A link that is silent for a minute counts as lost."""
     own = os.environ.get(VARIABLE)
-    return shlex.split(own) if own else ["ssh", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4"]
+    return shlex.split(own) if own else ["ssh", *_OPTIONS]
 
 
 @dataclass(frozen=True)
@@ -143,15 +148,14 @@ def send(source: Path, target: Remote, sha256: str) -> None:
     name, part = target.quoted, Remote(target.host, target.path + ".part").quoted
     if _digest_there(target) == sha256:
         return
-    folder = f'mkdir -p "$(dirname {name})" && '
-    have = int(target.run(folder + f"(stat -c %s {part} 2>/dev/null || echo 0)").decode() or 0)
+    have = int(target.run(f"stat -c %s {part} 2>/dev/null || echo 0").decode() or 0)
     size = source.stat().st_size
     if have > size:
         target.run(f"rm {part}")
         have = 0
     with source.open("rb") as file:
         file.seek(have)
-        target.run(f"cat >> {part}", stdin=file)
+        target.run(f"umask 077; cat >> {part}", stdin=file)
     arrived = target.run(f"sync {part}; sha256sum {part}").decode().lstrip("\\").split(" ")[0]
     if arrived != sha256:
         target.run(f"rm {part}")
