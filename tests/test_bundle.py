@@ -84,6 +84,21 @@ def test_a_bundle_imported_where_the_repository_is_not_still_replays(
 
 
 @pytest.mark.slow
+def test_a_ledger_copied_without_its_repository_says_how_the_commits_are_brought(
+    there: Path, home: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(there / "ledger", tmp_path / "copy" / "ledger", symlinks=True)
+    found = answer("import", str(tmp_path / "copy"), cwd=home)
+    run = found["new"][-1]
+    assert any(f"run {run}: its commit" in note and "is not here" in note for note in found["notes"])
+    done = labassist("replay", run, cwd=home, status=2)
+    mend = "refs/labassist/*:refs/labassist/*"
+    assert f"git fetch PATH '{mend}'" in done.stderr and mend in (there / "ledger" / "README.md").read_text()
+    git(home, "fetch", "-q", str(there.parents[1]), mend)
+    assert answer("audit", cwd=home)["ok"] is True
+
+
+@pytest.mark.slow
 def test_a_second_import_brings_nothing_and_a_resume_goes_on(bundle: Path, home: Path) -> None:
     answer("import", str(bundle), cwd=home)
     entries = len(little.lines(home))

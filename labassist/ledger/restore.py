@@ -81,7 +81,8 @@ def _check_out(
         raise RestoreError(
             f"the commit {code.commit[:12]} is not in this repository",
             where=str(repo.top),
-            mend="fetch it, or import the bundle of the run, or name a repository that has it",
+            mend="fetch it from a repository that has it, as git fetch PATH 'refs/labassist/*:refs/labassist/*', "
+            "or import the bundle of the run",
         )
     with private(repo, code.commit, into, scratch=into.parent) as git:
         git.run("read-tree", code.commit)
