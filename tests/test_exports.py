@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,8 @@ from command import answer, labassist
 
 from labassist import content
 from labassist.export import svg
-from labassist.export.facts import facts
+from labassist.export.facts import Facts, facts
+from labassist.export.page import _said
 from labassist.ledger import curves
 from labassist.ledger.canonical import decode_number
 from labassist.ledger.records import CriterionLine, Mark
@@ -152,11 +154,22 @@ def test_the_chart_hides_no_spike_and_shows_what_is_not_finite() -> None:
     assert points[0] == (1, 1.0) and points[-1] == (20_000, 1.0)
     drawn = svg.chart({"loss": series})
     assert drawn.count('class="lost"') == 2 and "nan" not in drawn and "inf" not in drawn
-    assert (
-        svg.chart({}) == ""
-        and "polyline" in svg.chart({"x": {5: 3.0}})
-        and "<svg" in svg.chart({"x": {5: math.nan}})
-    )
+    assert svg.chart({}) == "" and "<svg" in svg.chart({"x": {5: math.nan}})
+
+
+def test_one_point_is_seen_and_no_label_is_cut_off() -> None:
+    for last in (20, 2_000, 1_000_000):
+        drawn = svg.chart({"loss": {1: 3.0, last: 1.0}, "val_loss": {last: 1.4224}}, {last: "resumed"})
+        assert drawn.count("<polyline") == 1 and drawn.count("<circle") == 1
+        labels = re.findall(
+            r'<text x="([\d.]+)"(?: y="[\d.]+")?(?: text-anchor="(\w+)")?[^>]*>([^<]+)<', drawn
+        )
+        assert any(text == f"{last:,}" for _, _, text in labels)
+        for place, anchor, text in labels:
+            share = {"end": 0.0, "middle": 0.5, "": 1.0}[anchor]
+            assert float(place) + share * 6.2 * len(text) <= svg.WIDTH, (anchor, text)
+    one = Facts({"id": "r"}, Path(), curves.Curve(series={"val_loss": {2000: 1.4224}}))
+    assert _said("val_loss", one) == "val_loss: 1.4224 at step 2,000"
 
 
 CONTEXT = {

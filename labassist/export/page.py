@@ -141,7 +141,8 @@ def _said(name: str, one: Facts) -> str:
     """Return a series in words, for whoever does not see the chart."""
     series = [(step, float(value)) for step, value in one.curve.series[name].items()]
     bad = [(step, value) for step, value in series if not math.isfinite(value)]
-    said = f"{escape(name)}: {series[0][1]:.6g} at step {series[0][0]:,}, {series[-1][1]:.6g} at step {series[-1][0]:,}"
+    ends = series if len(series) == 1 else (series[0], series[-1])
+    said = f"{escape(name)}: " + ", ".join(f"{value:.6g} at step {step:,}" for step, value in ends)
     return said + (f", not finite at {len(bad):,} steps, first at {bad[0][0]:,}" if bad else "")
 
 

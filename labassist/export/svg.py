@@ -10,6 +10,8 @@ Points = Sequence[tuple[int, float]]
 
 WIDTH, HEIGHT = 720, 240
 LEFT, RIGHT, TOP, BOTTOM = 64, 12, 12, 28
+SIGN = 7
+"""Width that is left for a sign of a label; a digit of the page's 11 px takes 6."""
 STYLES = (("#1b4f9c", ""), ("#b3410e", "6 3"), ("#3b7a2a", "2 3"), ("#6a3d9a", "8 3 2 3"))
 """Colour and dashes of each series: they must be told apart on a printer without colour too."""
 
@@ -45,25 +47,43 @@ def chart(series: Mapping[str, Mapping[int, object]], marks: Mapping[int, str] |
         parts.append(f'<path d="M{LEFT} {y(value):.1f}H{WIDTH - RIGHT}" class="grid"/>')
         parts.append(f'<text x="{LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:.4g}</text>')
     for step in _whole_ticks(first, last):
-        parts.append(f'<text x="{x(step):.1f}" y="{HEIGHT - 8}" text-anchor="middle">{step:,}</text>')
+        parts.append(_label(x(step), HEIGHT - 8, f"{step:,}"))
     for step, word in (marks or {}).items():
         parts.append(f'<path d="M{x(step):.1f} {TOP}V{HEIGHT - BOTTOM}" class="mark"/>')
-        parts.append(f'<text x="{x(step) + 4:.1f}" y="{TOP + 10}">{escape(word)}</text>')
+        over = x(step) + 4 + SIGN * len(word) > WIDTH
+        anchor = f'x="{x(step) - 4:.1f}" text-anchor="end"' if over else f'x="{x(step) + 4:.1f}"'
+        parts.append(f'<text {anchor} y="{TOP + 10}">{escape(word)}</text>')
     for number, (name, one) in enumerate(points.items()):
         colour, dashes = STYLES[number % len(STYLES)]
-        line = " ".join(f"{x(step):.1f},{y(value):.1f}" for step, value in thinned(one))
-        parts.append(
-            f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="1.5" '
-            f'stroke-dasharray="{dashes}"/>'
-        )
+        drawn = thinned(one)
+        if len(drawn) == 1:  # a line of one point is nothing to see
+            parts.append(
+                f'<circle cx="{x(drawn[0][0]):.1f}" cy="{y(drawn[0][1]):.1f}" r="4" fill="{colour}"/>'
+            )
+        else:
+            line = " ".join(f"{x(step):.1f},{y(value):.1f}" for step, value in drawn)
+            parts.append(
+                f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="1.5" '
+                f'stroke-dasharray="{dashes}"/>'
+            )
         for step, _ in [point for point in one if not math.isfinite(point[1])][:20]:
             at = x(step)
             parts.append(f'<path d="M{at - 4:.1f} {TOP}l8 8m0 -8l-8 8" stroke="{colour}" class="lost"/>')
         parts.append(
             f'<text x="{WIDTH - RIGHT}" y="{TOP + 12 + 14 * number}" text-anchor="end" fill="{colour}">'
         )
-        parts.append(f"{escape(name)}{' - - -' if dashes else ' ---'}</text>")
+        sign = "•" if len(drawn) == 1 else "- - -" if dashes else "---"
+        parts.append(f"{escape(name)} {sign}</text>")
     return "".join([*parts, "</svg>"])
+
+
+def _label(x: float, y: int, text: str) -> str:
+    """Return a step under the axis, in the middle of its place unless that would cut it off at the right."""
+    over = x + SIGN * len(text) / 2 > WIDTH
+    place = (
+        f'x="{WIDTH - 2}" y="{y}" text-anchor="end"' if over else f'x="{x:.1f}" y="{y}" text-anchor="middle"'
+    )
+    return f"<text {place}>{text}</text>"
 
 
 def thinned(points: Points, columns: int = WIDTH - LEFT - RIGHT) -> Points:
