@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -10,8 +11,9 @@ from pathlib import Path
 import little
 import pytest
 import standin
-from command import QUICK, answer, labassist, wait_closed
+from command import QUICK, answer, labassist, wait_closed, wait_until
 
+from labassist.app.command import Background
 from labassist.ledger.store import Ledger
 from labassist.runs.launch import Plan, launch
 from labassist.serving import place
@@ -117,6 +119,28 @@ def test_what_a_person_writes_is_kept_without_its_secrets_and_says_so(lab: Path)
         plan = Plan(job="true", kind="command", argv=["true"], note=f"other {other}")
         started = launch(Workspace(lab), ledger, plan)
     assert wait_closed(lab, {"id": started})["note"] == "other [redacted hub-token]"
+
+
+def test_what_holds_a_log_is_for_its_owner_alone(lab: Path) -> None:
+    before = os.umask(0)
+    try:
+        done = labassist(
+            "run", "--on-end", "echo ended", "--", "sh", "-c", "echo said; exit 3", cwd=lab, status=3
+        )
+        background = Background(lab, "replay", "replay", "@last")
+        made = list((lab / ".labassist" / "background").iterdir())
+        modes = [path.stat().st_mode & 0o777 for path in (made[0].parent, *made)]
+        assert modes == [0o700, 0o600, 0o600]
+        wait_until(lambda: background.poll()[0], "the replay")
+    finally:
+        os.umask(before)
+    assert "said" in done.stderr
+    for folder in sorted((lab / "ledger" / "runs").iterdir())[-2:]:
+        assert folder.stat().st_mode & 0o777 == 0o700
+        logs = [
+            folder / name for name in ("log.txt", "supervisor.log", "on-end.log") if (folder / name).exists()
+        ]
+        assert len(logs) >= 2 and all(log.stat().st_mode & 0o777 == 0o600 for log in logs), logs
 
 
 def test_a_command_at_the_end_and_a_setting_with_a_secret_are_refused(lab: Path) -> None:

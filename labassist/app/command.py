@@ -56,11 +56,15 @@ class Background:
     def __init__(self, workspace: Path, name: str, *words: str, cwd: Path | None = None) -> None:
         """Start `labassist WORDS --json`; its files begin with `name`. Raises OSError when the workspace takes none."""
         folder = workspace / ".labassist" / "background"
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         stem = f"{name}-{os.getpid()}-{time.monotonic_ns():x}"
         self._answer = folder / f"{stem}.json"
         self._talk = folder / f"{stem}.log"
-        with self._answer.open("wb") as out, self._talk.open("wb") as talk:
+        # The end of a run's log may be in them, which is for its owner alone.
+        with (
+            open(self._answer, "wb", opener=_private) as out,
+            open(self._talk, "wb", opener=_private) as talk,
+        ):
             self._process = subprocess.Popen(
                 command(workspace, *words),
                 cwd=cwd or workspace,
@@ -86,6 +90,10 @@ class Background:
         for path in (self._answer, self._talk):
             path.unlink(missing_ok=True)
         return True, answer, said
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 class Replay(Background):

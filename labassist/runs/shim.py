@@ -94,10 +94,14 @@ def _unwatched(folder: str) -> bool:
 
 def _adopt(folder: str, adopt: list[str]) -> subprocess.Popen[bytes]:
     """Start what takes the run over, with the supervisor's environment, which is ours."""
-    with open(os.path.join(folder, "supervisor.log"), "ab") as log:
+    path = os.path.join(folder, "supervisor.log")
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
         return subprocess.Popen(
             adopt, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
+    finally:
+        os.close(log)
 
 
 def _default_hangup() -> None:
