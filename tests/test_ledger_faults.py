@@ -301,3 +301,28 @@ def test_a_submodule_travels_in_a_bundle(lab: Path, tmp_path: Path) -> None:
     assert (home / "out").read_text() == "1"  # what it made came along
     assert answer("replay", run["id"], cwd=home)["verdict"] == "BITWISE"
     assert audit(home / "ledger", Workspace(home).root).ok
+
+
+def test_a_workspace_that_is_mounted_read_only_is_exported_and_says_how_to_replay(
+    lab: Path, tmp_path: Path
+) -> None:
+    if os.getuid() != 0:
+        pytest.skip("a read-only mount needs root")
+    backup = tmp_path / "backup"
+    backup.mkdir()
+    subprocess.run(["mount", "--bind", str(lab), str(backup)], check=True)
+    try:
+        subprocess.run(["mount", "-o", "remount,ro,bind", str(backup)], check=True)
+        home = new(tmp_path / "home").workspace.root
+        labassist("export", "--all", "--to", "bundle", "-o", str(tmp_path / "x.tar"), cwd=backup)
+        for words, says in (
+            (("replay", "@last"), f"replay there: labassist import {backup}"),
+            (("leave", str(tmp_path)), "labassist export --all --to bundle -o PATH"),
+        ):
+            done = labassist(*words, cwd=backup, status=2)
+            assert "read-only" in done.stderr and says in done.stderr and len(done.stderr.splitlines()) == 1
+        (run,) = answer("import", str(backup), cwd=home)["new"]
+    finally:
+        subprocess.run(["umount", "-l", str(backup)], check=True)
+    assert answer("replay", run, cwd=home)["verdict"] == "BITWISE"
+    assert answer("import", str(tmp_path / "x.tar"), cwd=home)["same"] == [run]

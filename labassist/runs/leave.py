@@ -110,6 +110,12 @@ def leave(
 
     Raises InputError or LedgerError where a step fails; what was done stands.
     """
+    if ledger.journal.readonly:
+        raise LedgerError(
+            "the ledger is read-only, so nothing runs here that could be stopped",
+            where=str(workspace.root),
+            mend="labassist export --all --to bundle -o PATH writes a bundle from it",
+        )
     place = look(workspace.root, target)
     _check_room(workspace, ledger, checkpoints, place)
     stopped = _stop_all(ledger, say)

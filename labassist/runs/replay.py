@@ -21,6 +21,7 @@ from tinydb import where
 
 from labassist.errors import InputError, LedgerError, RestoreError
 from labassist.ledger import codestore, curves, package, restore, secrets, verdict
+from labassist.ledger.kept import named
 from labassist.ledger.preflight import Difference, preflight
 from labassist.ledger.records import Code, Origin, Verdict, to_document, to_run
 from labassist.ledger.store import Ledger
@@ -87,9 +88,15 @@ def replay(
 ) -> Replayed:
     """Replay run `name` and return the verdict, which is journalled with the replay's run.
 
-    Raises InputError for a run that still lives, RestoreError when code or data cannot be brought back.
+    Raises InputError for a run that still lives, LedgerError for a read-only ledger, RestoreError when code or data cannot be brought back.
     """
     original = ledger.find(name)
+    if ledger.journal.readonly:
+        raise LedgerError(
+            "a replay is recorded, and this ledger is read-only",
+            where=str(ledger.folder),
+            mend=f"import it into a workspace of your own and replay there: labassist import {workspace.root}",
+        )
     if original["state"] == "running":
         mend = "wait, or stop it first; in a copy of its ledger, resume it and replay that"
         raise InputError("it is still running", where=f"run {original['id']}", mend=mend)
@@ -111,8 +118,13 @@ def replay(
     with scratch(workspace, "replay") as folder:
         say(f"restoring the code of run {original['id']}")
         plan = _plan(workspace, ledger, segments, options, folder)
-        for absent in restore.missing(plan.code or Code("none"), ledger.objects, folder / "tree"):
-            say(f"note: {absent.path} was recorded by name only and is not in the replay's copy")
+        absent = restore.missing(plan.code or Code("none"), ledger.objects, folder / "tree")
+        for how, files in (
+            ("its name only", [one.path for one in absent if not one.bytes]),
+            ("its hash", [one.path for one in absent if one.bytes]),
+        ):
+            if files:
+                say(f"note: recorded by {how} and not in the replay's copy: {named(files)}")
         run_id = launch(workspace, ledger, plan, committing)
         replayed = follow(run_id)
     found = _compare(ledger, segments, replayed, options)
