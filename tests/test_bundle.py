@@ -278,6 +278,12 @@ def test_an_import_that_dies_before_its_entries_is_done_by_the_next(
     assert audit(home / "ledger", home).ok
 
 
+def test_where_only_a_killed_import_was_audit_and_fsck_say_what_to_do(home: Path) -> None:
+    for command in ("audit", "fsck"):
+        done = labassist(command, cwd=home, status=2)
+        assert "nothing is journalled yet; record a run, or import one (again" in done.stderr
+
+
 def test_what_is_in_a_bundle_can_be_read_with_tar_and_git(there: Path, bundle: Path, tmp_path: Path) -> None:
     with tarfile.open(bundle) as tar:
         names = tar.getnames()

@@ -43,7 +43,11 @@ def audit(
     Nothing is written. Raises LedgerError when there is no ledger, InputError when there is no such run.
     """
     if not (folder / "journal.jsonl").exists() and not (folder / "head").exists():
-        raise LedgerError("there is no ledger here", where=str(folder), mend="record a run first")
+        raise LedgerError(
+            "there is no ledger here: nothing is journalled yet",
+            where=str(folder),
+            mend="record a run, or import one (again: what a killed import left is used by the next)",
+        )
     found = Audit()
     entries, tables = read_journal(folder)
     found.problems += verify(folder)

@@ -135,7 +135,11 @@ def check_store(check: Fsck) -> None:
     """Check the journal, what is derived from it, and the objects. Raises LedgerError without a ledger."""
     folder = check.folder
     if not (folder / "journal.jsonl").exists() and not (folder / "head").exists():
-        raise LedgerError("there is no ledger here", where=str(folder), mend="record a run first")
+        raise LedgerError(
+            "there is no ledger here: nothing is journalled yet",
+            where=str(folder),
+            mend="record a run, or import one (again: what a killed import left is used by the next)",
+        )
     with _writers_lock(check) as journal:
         _check_torn(check, journal)
         check.entries, check.tables = read_journal(folder)
