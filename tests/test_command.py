@@ -219,3 +219,39 @@ def test_more_steps_than_planned_are_not_shown_as_a_part_of_them() -> None:
     document = {"id": "x", "job": "j", "mode": "exact", "state": "finished", "step": 9, "total_steps": 6}
     assert "  step 9  " in summary(document)
     assert "  step 9 of 12  " in summary({**document, "total_steps": 12})
+
+
+def test_a_file_too_large_to_be_kept_is_said_once_at_the_start_and_before_a_replay(lab: Path) -> None:
+    for name, size in (("a.bin", 17), ("big.bin", 18)):
+        with (lab / name).open("wb") as file:
+            file.truncate(size * 2**20)
+    words = ("run", "--out", "made.txt", "--", "sh", "-c", "echo made > made.txt")
+    started = labassist(*words, cwd=lab)
+    (line,) = [line for line in started.stderr.splitlines() if "too large" in line]
+    assert line.startswith(
+        "note: big.bin and 1 more (35.0 MiB together) are too large to be kept with the run:"
+    )
+    assert "a replay needs them unchanged at the same place" in line and ".gitignore" in line
+    quiet = labassist("replay", "@last", cwd=lab)
+    assert "by its hash" not in quiet.stderr and quiet.stdout.startswith("BITWISE")
+    (lab / "a.bin").unlink()
+    with (lab / "big.bin").open("r+b") as file:
+        file.write(b"changed")
+    said = labassist("replay", "@last", cwd=lab).stderr
+    assert "preflight: a.bin: recorded by its hash, here missing (noted)" in said
+    assert "preflight: big.bin: recorded by its hash, here changed (noted)" in said
+    assert "note: recorded by its hash and not in the replay's copy: a.bin and 1 more" in said
+    (lab / "big.bin").unlink()
+    assert "too large" not in labassist(*words, cwd=lab).stderr
+
+
+def test_an_input_that_was_changed_since_is_said_before_a_replay(lab: Path) -> None:
+    (lab / "data.bin").write_bytes(bytes(5 * 2**20))
+    (lab / ".gitignore").write_text((lab / ".gitignore").read_text() + "data.bin\n")
+    (lab / "reads.py").write_text(
+        "from labassist import record\nrecord.read_order().input('data', 'data.bin')\n"
+    )
+    run(lab, "--", "python", "reads.py")
+    (lab / "data.bin").write_bytes(bytes(5 * 2**20 - 1) + b"x")
+    found = answer("replay", "@last", cwd=lab, status=6)
+    assert found["likely_causes"] == ["input data: recorded data.bin, here changed"]

@@ -270,6 +270,7 @@ def started(args: argparse.Namespace, ledger: Ledger, run_id: str, interrupts: I
     from labassist.cli.ledger import summary
     from labassist.cli.output import emit, say
     from labassist.errors import LedgerError
+    from labassist.ledger.kept import say_too_large
     from labassist.runs.follow import Interrupted, follow
 
     hint = (
@@ -278,6 +279,8 @@ def started(args: argparse.Namespace, ledger: Ledger, run_id: str, interrupts: I
         else "ctrl-c asks for a checkpoint and stops it"
     )
     say(f"run {run_id} started; {hint}")
+    if large := say_too_large(ledger.find(run_id)["code"].get("extra", ""), ledger.objects):
+        say(f"note: {large}")
     if args.detach:
         emit(ledger.run(run_id), args.json, lambda: run_id)
         return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -31,6 +32,31 @@ def put_listing(files: list[Kept], objects: Objects) -> str:
     """Store a list of files and return its name; an empty list has none."""
     documents: Any = msgspec.to_builtins(files)
     return objects.put_json(documents) if files else ""
+
+
+def too_large(extra: str, objects: Objects) -> list[Kept]:
+    """Return the files of `code.extra` that were too large to be kept, of which the ledger has the hash only."""
+    return [kept for kept in listing(extra, objects) if not kept.stored and kept.bytes]
+
+
+def named(files: Sequence[str]) -> str:
+    """Return a few file names in words, of many the first."""
+    more = len(files) - 1
+    return f"{files[0]} and {more:,} more" if more > 0 else files[0]
+
+
+def say_too_large(extra: str, objects: Objects) -> str:
+    """Say once which files of a run were too large to be kept, and the mend; empty where there are none."""
+    files = sorted(too_large(extra, objects), key=lambda kept: -kept.bytes)
+    if not files:
+        return ""
+    size = sum(kept.bytes for kept in files) / 2**20
+    several = len(files) > 1
+    return (
+        f"{named([kept.path for kept in files])} ({size:,.1f} MiB{' together' if several else ''}) "
+        f"{'are' if several else 'is'} too large to be kept with the run: only the hash is recorded, so a replay needs "
+        f"{'them' if several else 'it'} unchanged at the same place; what is no part of the code belongs in .gitignore"
+    )
 
 
 def take_away(git: Private, extra: list[Kept], changed: list[Kept]) -> None:

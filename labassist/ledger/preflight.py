@@ -12,8 +12,12 @@ from typing import Any
 
 import msgspec
 
+from labassist.errors import CodeError
 from labassist.ledger import environment
+from labassist.ledger.gitcmd import open_repository
+from labassist.ledger.kept import named, too_large
 from labassist.ledger.objects import Objects
+from labassist.record.protocol import file_sha256
 
 COMPUTES = re.compile(
     r"^(torch|numpy|triton|bitsandbytes|transformers|peft|trl|accelerate|safetensors|datasets|tokenizers"
@@ -37,6 +41,7 @@ class Difference(msgspec.Struct, omit_defaults=True):
 def preflight(run: dict[str, Any], objects: Objects, workspace: Path) -> list[Difference]:
     """Return the differences for a run document, those that break exactness first."""
     found = [*_environment(run, objects), *_hardware(run, objects), *_data(run, objects, workspace)]
+    found += _large(run, objects, workspace)
     if run["mode"] == "fast":
         found.append(Difference("mode", "fast", "fast", breaks=False))
     return sorted(found, key=lambda difference: not difference.breaks)
@@ -95,7 +100,34 @@ def _data(run: dict[str, Any], objects: Objects, workspace: Path) -> list[Differ
     for given in run.get("inputs", []):
         if given.get("stored") and objects.has(given["sha256"]):
             continue
-        path = workspace / given["path"]
-        if not path.is_file():
-            found.append(Difference(f"input {given['name']}", given["path"], "missing", breaks=True))
+        here = _here(workspace / given["path"], given["bytes"], given["sha256"])
+        if here:
+            found.append(Difference(f"input {given['name']}", given["path"], here, breaks=True))
     return found
+
+
+def _large(run: dict[str, Any], objects: Objects, workspace: Path) -> list[Difference]:
+    """Compare the files of the code that were too large to be kept; nobody knows whether the run reads them."""
+    large = too_large(run["code"].get("extra", ""), objects)
+    if not large:
+        return []
+    try:
+        top = open_repository(workspace).top
+    except CodeError:
+        top = workspace
+    by: dict[str, list[str]] = {}
+    for kept in large:
+        by.setdefault(_here(top / kept.path, kept.bytes, kept.sha256), []).append(kept.path)
+    return [
+        Difference(named(paths), "by its hash" if len(paths) == 1 else "by their hashes", here, breaks=False)
+        for here, paths in by.items()
+        if here
+    ]
+
+
+def _here(path: Path, size: int, sha256: str) -> str:
+    """Say of a file that a record has the hash of: missing, changed, or nothing where it is the same."""
+    if not path.is_file():
+        return "missing"
+    same = path.stat().st_size == size and sha256 in ("", file_sha256(path))
+    return "" if same else "changed"
