@@ -116,7 +116,13 @@ def test_outputs_and_another_trainers_checkpoint_come_along(lab: Path, tmp_path:
     answer("run", "--out", "made", "--", "python", "make.py", cwd=lab)
     run = little.record(lab, 10, 5)
     of_another_trainer(lab, run["id"])
-    answer("export", "--all", "--to", "bundle", "-o", str(tmp_path / "x.tar"), cwd=lab)
+    other = answer("run", "--out", "labs/x", "--out", "gone", "--", "sh", "-c", "echo > labs/x", cwd=lab)
+    (lab / "gone").write_text("made later")
+    notes = answer("export", "--all", "--to", "bundle", "-o", str(tmp_path / "x.tar"), cwd=lab)["notes"]
+    assert notes == [
+        f"labs/x, an output of run {other['id']}: an import puts nothing there, so copy it yourself",
+        f"gone, an output of run {other['id']}: it is no longer what the run made, so copy it yourself",
+    ]
     home = new(tmp_path / "home").workspace.root
     (home / "made").mkdir()
     (home / "made" / "x").write_text("mine, and another one")

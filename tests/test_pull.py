@@ -70,9 +70,12 @@ def test_what_runs_made_comes_along_and_what_stays_is_named(
     makes = "mkdir -p made/in; echo 1 > out.txt; echo 2 > made/in/x; head -c 9000000 /dev/zero > big.out"
     outs = [word for name in ("out.txt", "made", "big.out", "labs/x") for word in ("--out", name)]
     run = answer("run", *outs, "--", "sh", "-c", f"{makes}; echo 3 > labs/x", cwd=box)["id"]
+    (home / "out.txt").write_text("mine")
     found = answer("pull", f"box:{box}", "--outputs-up-to", "1", cwd=home, env=link)
-    assert (home / "made" / "in" / "x").read_text() == "2\n" and (home / "out.txt").exists()
-    inside, large = found["notes"]
+    assert (home / "made" / "in" / "x").read_text() == "2\n" and (home / "out.txt").read_text() == "mine"
+    inside, large, other, place = found["notes"]
+    assert other == "out.txt is another file here and was left as it is"
+    assert Path(place.split(" lies at ")[1].split(",")[0]).read_text() == "1\n"
     assert inside.startswith(f"labs/x of run {run}") and "an import puts nothing there" in inside
     assert large.startswith(f"big.out of run {run}, 8.6 MiB, stays there")
     assert f"scp -r box:{box}/big.out DIR" in large

@@ -104,7 +104,7 @@ def _bundle(args: argparse.Namespace) -> int:
     from labassist.cli.output import emit, say
     from labassist.cli.runs import opened
     from labassist.runs import parcel as parcels
-    from labassist.runs.belongings import by_hash_only
+    from labassist.runs.belongings import by_hash_only, not_taken
     from labassist.runs.scratch import scratch
 
     workspace, ledger = opened(args)
@@ -119,16 +119,17 @@ def _bundle(args: argparse.Namespace) -> int:
         )
         path = Path(args.output or f"labassist-{parcel.head[:12]}.tar").expanduser()
         digest = parcels.write(parcel, path)
+    documents = [ledger.run(run) or {} for run in parcel.runs]
     absent = {}
-    for run in parcel.runs:
-        for name, place, size, sha256 in by_hash_only(workspace.root, ledger.run(run) or {}, ledger.objects):
+    for run, made in zip(parcel.runs, documents, strict=True):
+        for name, place, size, sha256 in by_hash_only(workspace.root, made, ledger.objects):
             inside = place.relative_to(workspace.root) if place.is_relative_to(workspace.root) else place
             if inside.as_posix() not in parcel.work:
                 how = "take it along with --with-files" if sha256 else "copy it yourself"
                 absent[name] = (
                     f"{name}, {size / 2**20:,.1f} MiB, is not in it, and a replay of run {run} may need it; {how}"
                 )
-    notes = [*parcel.notes, *absent.values()]
+    notes = [*parcel.notes, *not_taken(workspace.root, documents, parcel.work), *absent.values()]
     for note in notes:
         say(f"note: {note}")
     steps = sum(len(parcel.steps(run)) for run in parcel.runs)

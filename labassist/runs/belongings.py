@@ -85,6 +85,22 @@ def is_open(inside: str) -> bool:
     )
 
 
+def not_taken(workspace: Path, documents: Iterable[dict[str, Any]], taken: Iterable[str]) -> list[str]:
+    """Say which declared outputs that are still here are not among the files that are `taken` along."""
+    places = [PurePosixPath(path) for path in taken]
+    found = {}
+    for document in documents:
+        for output in document.get("outputs", []):
+            path, here = output["path"], workspace / output["path"]
+            if any(one.is_relative_to(path) for one in places):
+                continue
+            if not any(one.is_file() for one in (here, *here.rglob("*"))):
+                continue
+            why = "it is no longer what the run made" if is_open(path) else "an import puts nothing there"
+            found[path] = f"{path}, an output of run {document['id']}: {why}, so copy it yourself"
+    return list(found.values())
+
+
 def by_hash_only(
     workspace: Path, document: dict[str, Any], objects: Objects
 ) -> Iterator[tuple[str, Path, int, str]]:

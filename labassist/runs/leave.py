@@ -27,7 +27,7 @@ from labassist.ledger.records import why_gone
 from labassist.ledger.store import Ledger
 from labassist.record.protocol import file_sha256
 from labassist.runs import life
-from labassist.runs.belongings import by_hash_only
+from labassist.runs.belongings import by_hash_only, not_taken
 from labassist.runs.destination import Destination, look
 from labassist.runs.parcel import collect, files_of, write
 from labassist.runs.recover import recover
@@ -291,6 +291,7 @@ def _left_behind(workspace: Workspace, ledger: Ledger, checkpoints: str, taken: 
     if count:
         what = "all but the last of each run" if checkpoints == "last" else "every one"
         found.append(f"checkpoints: {count}, {what} (take them along with --checkpoints all)")
+    found += not_taken(workspace.root, runs, taken)
     large = {}
     for row in runs:
         for _, place, size, sha256 in by_hash_only(workspace.root, row, ledger.objects):

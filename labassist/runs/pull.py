@@ -18,6 +18,7 @@ from typing import IO
 from labassist.errors import CodeError, InputError, LedgerError
 from labassist.ledger import codestore
 from labassist.ledger.store import Ledger
+from labassist.runs.belongings import digest_of
 from labassist.runs.bring import bring
 from labassist.runs.merge import Merged, linked, moved
 from labassist.runs.mirror import Say, There, copy, is_here
@@ -84,8 +85,20 @@ def pull(
         (linked if origin.is_relative_to(mirror / "ledger") else moved)(origin, target)
 
     merged = bring(workspace, ledger, mirror, checkpoints=checkpoints, place=place)
-    merged.notes = notes + merged.notes
+    merged.notes = notes + merged.notes + list(_not_placed(mirror, workspace.root))
     return merged
+
+
+def _not_placed(mirror: Path, workspace: Path) -> Iterator[str]:
+    """Say where a file lies that came and found another one in its place; drop what is here twice."""
+    for path in sorted(mirror.rglob("*")):
+        inside = path.relative_to(mirror)
+        if inside.parts[0] == "ledger" or not path.is_file() or path.suffix == ".part":
+            continue
+        if digest_of(workspace / inside) == digest_of(path):
+            path.unlink()
+        else:
+            yield f"{inside} as it came lies at {path}, in a cache: put it where you want it"
 
 
 @contextlib.contextmanager
