@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
-from labassist.ledger.secrets import redact_text
+from labassist.ledger.secrets import redact_text, secret_name
 
 LONGEST = 2000
 """Characters of one line that are shown; a progress bar may write megabytes without a newline."""
@@ -50,7 +52,13 @@ def inert(line: bytes) -> str:
     """Return a line as plain text: what a carriage return overwrote is gone, escapes and controls too."""
     text = line.decode("utf-8", "replace").rstrip("\r").rsplit("\r", 1)[-1]
     text = _CONTROLS.sub("", _ESCAPES.sub("", text).replace("\t", "    "))
-    return redact_text(text[:LONGEST])
+    return redact_text(text[:LONGEST], _held())
+
+
+@cache
+def _held() -> dict[str, str]:
+    """Return the secrets of this process's environment: a trainer may print one that has no known shape."""
+    return {name: value for name, value in os.environ.items() if secret_name(name)}
 
 
 def tail(path: Path, lines: int) -> list[str]:
