@@ -3,11 +3,12 @@
 Started by path (`python -I -S shim.py FOLDER ALIVE_FD KEEP -- CMD …`), so it needs the standard library
 only and stays small. On its stdin it is told `{"env": the command's environment, "adopt": argv}`. It outlives
 its supervisor: an adopted run still gets its exit status, and it is the shim that sees, by the lock on
-`supervised`, that nobody watches any more, and calls `adopt`, so that the run's limits and the command at its end
-need nobody at a keyboard. While it
-waits it holds the lock on `alive`; with KEEP=1 the command inherits the lock too, so that not even a
-killed shim makes a living trainer look dead (only for our own trainers: a command that leaves a daemon
-behind would look alive for ever).
+`supervised`, that nobody watches any more, and calls `adopt`, so that the run's limits and the command at its
+end need nobody at a keyboard.
+
+While it waits it holds the lock on `alive`; with KEEP=1 the command inherits the lock too, so that not even a
+killed shim makes a living trainer look dead (only for our own trainers: a command that leaves a daemon behind
+would look alive for ever).
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ import time
 
 LOOK_EVERY_S = 3.0
 """Seconds between two looks for a supervisor."""
+LONGEST_PAUSE_S = 60.0
 
 
 def main(argv: list[str]) -> int:
     """Run the command behind `--` and return its status (128 + signal when it was killed)."""
     folder, alive, keep = argv[0], int(argv[1]), argv[2] == "1"
     command = argv[argv.index("--") + 1 :]
-    told = json.load(sys.stdin)
     child: subprocess.Popen[bytes] | None = None
     asked: list[int] = []
 
@@ -42,6 +43,7 @@ def main(argv: list[str]) -> int:
     signal.signal(signal.SIGTERM, pass_on)
     signal.signal(signal.SIGINT, pass_on)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    told = json.load(sys.stdin)
     try:
         child = subprocess.Popen(
             command,
@@ -70,11 +72,15 @@ def main(argv: list[str]) -> int:
 
 
 def _look(folder: str, adopt: list[str]) -> None:
-    """Have the run adopted whenever its supervisor has gone."""
+    """Have the run adopted whenever its supervisor has gone; less often where that fails, as on a full disk."""
+    pause = LOOK_EVERY_S
     while True:
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(pause)
         if _unwatched(folder):
-            _adopt(folder, adopt).wait()
+            _adopt(folder, adopt, wait=True)
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+        else:
+            pause = LOOK_EVERY_S
 
 
 def _unwatched(folder: str) -> bool:
@@ -92,16 +98,22 @@ def _unwatched(folder: str) -> bool:
     return True
 
 
-def _adopt(folder: str, adopt: list[str]) -> subprocess.Popen[bytes]:
+def _adopt(folder: str, adopt: list[str], *, wait: bool = False) -> None:
     """Start what takes the run over, with the supervisor's environment, which is ours."""
     path = os.path.join(folder, "supervisor.log")
-    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
-        return subprocess.Popen(
-            adopt, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
-    finally:
-        os.close(log)
+        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            started = subprocess.Popen(
+                adopt, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        finally:
+            os.close(log)
+    except OSError as error:
+        print(f"labassist: nobody watches, and none can be started: {error}", file=sys.stderr, flush=True)
+        return
+    if wait:
+        started.wait()
 
 
 def _default_hangup() -> None:
