@@ -89,6 +89,13 @@ def test_a_place_that_goes_away_is_not_called_safe(
         shutil.rmtree(shm)
 
 
+def test_what_is_not_safe_is_called_safe_nowhere() -> None:
+    left = leave.Left("/mnt/x.tar", runs=2, verified=True, unsafe="gone with it")
+    assert "NOT SAFE to go: gone with it" in left.text() and "safe" not in left.text()
+    left.unsafe = ""
+    assert "safe: 2 runs" in left.text() and "it is safe to go" in left.text()
+
+
 def test_what_is_said_to_be_lost_is_lost_and_a_replay_elsewhere_knows_what_it_lacks(
     box: Path, link: dict[str, str], tmp_path: Path
 ) -> None:

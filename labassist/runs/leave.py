@@ -87,7 +87,10 @@ class Left:
         lines.append(
             f"copied to {self.bundle}, {self.bytes / 2**20:,.1f} MiB, its hash checked there: {self.sha256}"
         )
-        lines.append(f"safe: {self.runs} runs, {self.checkpoints} checkpoints, their code, and every branch")
+        word = "in it" if self.unsafe else "safe"
+        lines.append(
+            f"{word}: {self.runs} runs, {self.checkpoints} checkpoints, their code, and every branch"
+        )
         if self.lost:
             lines.append("on this box only, and gone with it:")
             lines += [f"  {what}" for what in self.lost]
