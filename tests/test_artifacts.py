@@ -8,6 +8,7 @@ import os
 import shutil
 from pathlib import Path
 
+import farshell
 import little
 import pytest
 from command import answer, labassist
@@ -73,9 +74,9 @@ def test_a_place_that_cannot_be_used_refuses_the_run(lab: Path, named: str, says
     assert os.listdir(lab / "ledger" / "runs") == []
 
 
-def of_another_trainer(lab: Path, run: str) -> Path:
+def of_another_trainer(lab: Path, run: str, inside: str = "out/checkpoint-15") -> Path:
     """Describe a folder in the workspace as a checkpoint of `run` that another trainer keeps."""
-    folder = lab / "out" / "checkpoint-15"
+    folder = lab / inside
     folder.mkdir(parents=True)
     (folder / "adapter_model.safetensors").write_bytes(b"the adapter")
     files = {
@@ -88,7 +89,7 @@ def of_another_trainer(lab: Path, run: str) -> Path:
         "run": run,
         "step": 15,
         "world_size": 1,
-        "folder": "out/checkpoint-15",
+        "folder": inside,
         "states": {"model": "present"},
         "files": files,
         "tensors": {},
@@ -132,6 +133,28 @@ def test_outputs_and_another_trainers_checkpoint_come_along(lab: Path, tmp_path:
     assert (home / "out" / "checkpoint-15" / "adapter_model.safetensors").read_bytes() == b"the adapter"
     found = answer("audit", cwd=home)
     assert found["ok"] is True and not any("manifest.json" in path for path in found["not_covered"])
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_a_trainer_keeps_in_the_runs_folder_comes_along(lab: Path, tmp_path: Path) -> None:
+    run = little.record(lab, 10, 5)["id"]
+    inside = f"ledger/runs/{run}/trainer/checkpoint-15"
+    of_another_trainer(lab, run, inside)
+    answer("export", "--all", "--to", "bundle", "-o", str(tmp_path / "x.tar"), cwd=lab)
+    part = str(tmp_path / "none.tar")
+    answer("export", "--all", "--checkpoints", "none", "--to", "bundle", "-o", part, cwd=lab)
+    ways = (
+        (("import", part), ("import", str(tmp_path / "x.tar"))),
+        (("pull", f"box:{lab}"),),
+        (("import", str(lab)),),
+    )
+    for number, way in enumerate(ways):
+        home = new(tmp_path / f"home{number}").workspace.root
+        for words in way:
+            assert answer(*words, cwd=home, env=farshell.env(tmp_path))["notes"] == []
+        assert (home / inside / "adapter_model.safetensors").read_bytes() == b"the adapter"
+        found = answer("audit", cwd=home)
+        assert found["ok"] is True and not any("trainer" in path for path in found["not_covered"])
 
 
 @pytest.mark.fault

@@ -29,7 +29,7 @@ from labassist.ledger.refs import needed
 from labassist.ledger.store import MAX_RUN_BYTES, Ledger
 from labassist.ledger.view import COURSE
 from labassist.record.inspect import inspect
-from labassist.record.protocol import file_sha256
+from labassist.record.protocol import CHECKPOINTS, file_sha256
 from labassist.runs.artifacts import checkpoints_place
 from labassist.runs.belongings import lacking, put_back
 from labassist.runs.parcel import Parcel
@@ -274,11 +274,13 @@ def _bring_files(parcel: Parcel, ledger: Ledger, run: str, what: What, place: Pl
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for name, path in parcel.files.get(run, {}).items():
             parts = Path(name).parts
-            if len(parts) > 2 and parts[1] not in wanted:
+            own = parts[0] == CHECKPOINTS and len(parts) > 1
+            if own and len(parts) > 2 and parts[1] not in wanted:
                 continue
-            if len(parts) <= 2 and what == "same":
+            target = checkpoints_place(folder) / Path(*parts[1:]) if own else folder / name
+            # What another trainer keeps in the run's folder may come later than the run.
+            if (what == "same" and len(parts) <= 2) or (not own and len(parts) > 1 and target.exists()):
                 continue
-            target = checkpoints_place(folder) / Path(*parts[1:]) if len(parts) > 1 else folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
             target.unlink(missing_ok=True)
             place(path, target)

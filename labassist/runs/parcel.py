@@ -21,14 +21,14 @@ from typing import IO, Any
 import msgspec
 
 from labassist import __version__
-from labassist.errors import InputError, LedgerError
+from labassist.errors import CheckpointError, InputError, LedgerError
 from labassist.ledger import codestore, origin
 from labassist.ledger.origin import MARKS, Line
 from labassist.ledger.records import why_gone
 from labassist.ledger.refs import closure
 from labassist.ledger.store import Ledger
 from labassist.record.durable import sync_folder
-from labassist.record.inspect import committed
+from labassist.record.inspect import committed, folder_of, read_manifest
 from labassist.runs.absorb import now
 from labassist.runs.belongings import belongings, large_files
 from labassist.workspace import Workspace
@@ -152,12 +152,28 @@ def files_of(ledger: Ledger, run: str, checkpoints: str) -> Iterator[tuple[str, 
     }
     own = {step: path for step, path in whole.items() if path.is_dir()}
     last = max(own, default=-1)
+    described = max((step for step in whole if step not in own), default=-1)
     for step, path in whole.items():
         if path.is_file():  # a manifest: its trainer keeps the folder, wherever that is
             yield f"checkpoints/{path.name}", path
+            if checkpoints == "all" or (checkpoints == "last" and step == described):
+                yield from _of_trainer(folder, path)
         elif checkpoints == "all" or (checkpoints == "last" and step == last):
             for file in sorted(one for one in path.rglob("*") if one.is_file()):
                 yield f"checkpoints/{path.name}/{file.relative_to(path).as_posix()}", file
+
+
+def _of_trainer(folder: Path, place: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the files of another trainer's checkpoint that it keeps in the run's own folder."""
+    try:
+        manifest = read_manifest(place)
+    except CheckpointError:
+        return  # the audit names it
+    home = folder_of(place, manifest)
+    if home.is_relative_to(folder):
+        for name in manifest["files"]:
+            if (home / name).is_file():
+                yield (home / name).relative_to(folder).as_posix(), home / name
 
 
 def write(parcel: Parcel, path: Path) -> str:

@@ -166,8 +166,10 @@ def _listing(home: Remote, ended: set[str], checkpoints: str) -> Iterator[There]
                 or (checkpoints == "last" and key[1] != newest[key[0]])
             ):
                 continue
-        kind, _, rest = one.name.partition("/")
-        if kind == "objects" or (kind == "runs" and rest.partition("/")[0] in ended):
+        kind, *inside = PurePosixPath(one.name).parts
+        # What another trainer keeps in a folder of its own comes with what runs made.
+        own = len(inside) <= 2 or inside[1] == "checkpoints"
+        if kind == "objects" or (kind == "runs" and inside[0] in ended and own):
             yield one
 
 

@@ -56,12 +56,12 @@ def mirror_work(
     """
     made = {one.path: one for one in _made(ledger, checkpoints)}
     notes = [
-        _stays(home, one, "an import puts nothing there") for one in made.values() if not is_open(one.path)
+        _stays(home, one, "an import puts nothing there") for one in made.values() if not _may_come(one.path)
     ]
     wanted = [
         one
         for one in made.values()
-        if is_open(one.path) and digest_of(workspace.root / one.path) != one.sha256
+        if _may_come(one.path) and digest_of(workspace.root / one.path) != one.sha256
     ]
     if not wanted:
         return notes
@@ -92,6 +92,12 @@ def mirror_work(
             (mirror / file.name).unlink()
             raise LedgerError(f"{file.name} is not as it is there", where=home.host, mend=LOST)
     return notes
+
+
+def _may_come(path: str) -> bool:
+    """Say whether a file of a run may be mirrored: one of the workspace, or one in a run's folder."""
+    parts = PurePosixPath(path).parts
+    return is_open(path) or (parts[:2] == ("ledger", "runs") and len(parts) > 4 and ".." not in parts)
 
 
 def _stays(home: Remote, one: _Made, why: str, files: list[There] | None = None) -> str:
@@ -129,7 +135,7 @@ def _listing(home: Remote, paths: list[str]) -> Iterator[There]:
     out = home.run(_LISTING.format(path=home.quoted), _names(paths))
     for record in sorted(set(out.split(b"\0")[:-1])):
         size, time, name = os.fsdecode(record).split(" ", 2)
-        if not is_open(name):
+        if not _may_come(name):
             raise LedgerError(f"a run there made a file named {name!r}", where=str(home))
         yield There(name, int(size), int(float(time)))
 
