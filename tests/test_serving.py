@@ -268,6 +268,27 @@ def test_a_port_that_is_taken_is_said_with_by_whom(lab: Path, env: dict[str, str
 
 @pytest.mark.slow
 @pytest.mark.fault
+def test_two_servers_never_share_a_port(lab: Path, env: dict[str, str]) -> None:
+    slow = {**env, "VLLM_STANDIN_LOADS": "6"}
+    first = answer("serve", "outputs/tuned", "--port", "0", "--detach", "--no-wait", cwd=lab, env=slow)
+    number, url = first["config"]["port"], first["config"]["url"]
+    words = ("serve", "outputs/tuned", "--name", "second", "--port", str(number))
+    refused = labassist(*words, cwd=lab, env=env, status=2)
+    assert f"port {number} is taken by run {first['id']}, a server of tuned" in refused.stderr
+    assert len(answer("runs", cwd=lab)["runs"]) == 1
+    with standin.foreign(number) as pid:
+        # Healthy is what answers there, and it is not this run's: nothing of it may be kept with the run.
+        with Ledger.open(lab / "ledger") as ledger:
+            assert port.served_by(ledger, ("127.0.0.1", number)) == ""
+        closed = ended(lab, first)
+    assert (closed["state"], closed["exit"]) == ("failed", 1)
+    assert f"port {number} is taken by process {pid} " in closed["warnings"][-1]
+    assert not (run_folder(lab, first) / place.READY).exists() and group(first, lab) == []
+    assert f"at {url}" not in (run_folder(lab, first) / "log.txt").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.fault
 def test_without_vllm_or_with_a_broken_one_it_says_how_to_get_it(
     lab: Path, tmp_path: Path, env: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

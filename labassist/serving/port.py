@@ -11,6 +11,7 @@ import socket
 
 from labassist.errors import InputError
 from labassist.ledger.store import Ledger
+from labassist.runs import life
 from labassist.serving import JOB
 from labassist.serving.place import READY
 
@@ -23,10 +24,21 @@ WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - an address to 
 def chosen(host: str, port: int, ledger: Ledger) -> int:
     """Return the port to serve on: `port` where it is free, a free one for 0.
 
-    Raises InputError where it is taken (by whom, as far as that can be told), or where this machine has no such address.
+    A port of a living run of this ledger is taken, though a server that loads does not listen yet. Raises InputError
+    where it is taken (by whom, as far as that can be told), or where this machine has no such address.
     """
     if not 0 <= port <= 65535:
         raise InputError("is no port", where=f"--port {port}", mend="give 1024 to 65535, or 0 for a free one")
+    ours = _ours(ledger)
+    if port in ours:
+        raise _taken(port, f" by {ours[port]}")
+    while (number := _bindable(host, port)) in ours:
+        continue
+    return number
+
+
+def _bindable(host: str, port: int) -> int:
+    """Return the port that could be bound just now. Raises InputError where none can."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -34,11 +46,8 @@ def chosen(host: str, port: int, ledger: Ledger) -> int:
             probe.bind((host, port))
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
-                raise InputError(
-                    f"port {port} is taken{_holder(port, ledger)}",
-                    where=f"--port {port}",
-                    mend="stop that one, or give --port 0 for a free port",
-                ) from None
+                held = " and ".join(name for _pid, name in sorted((listeners(host, port) or {}).items()))
+                raise _taken(port, f" by {held}" if held else "") from None
             what = "no such address on this machine" if isinstance(error, socket.gaierror) else error.strerror
             raise InputError(
                 f"cannot be served on: {what}", where=f"{host}:{port}", mend="give --host 127.0.0.1"
@@ -46,18 +55,48 @@ def chosen(host: str, port: int, ledger: Ledger) -> int:
         return int(probe.getsockname()[1])
 
 
-def _holder(port: int, ledger: Ledger) -> str:
-    """Return who has a port, in words; empty where that cannot be told."""
-    for document in ledger.running():
-        if document["job"] == JOB and document.get("config", {}).get("port") == port:
-            return f" by run {document['id']}, a server of {document['config']['name']}"
+def _taken(port: int, by_whom: str) -> InputError:
+    return InputError(
+        f"port {port} is taken{by_whom}",
+        where=f"--port {port}",
+        mend="stop that one, or give --port 0 for a free port",
+    )
+
+
+def _ours(ledger: Ledger) -> dict[int, str]:
+    """Return the ports of this ledger's living servers, each with whose it is, in words."""
+    return {
+        int(document["config"]["port"]): f"run {document['id']}, a server of {document['config']['name']}"
+        for document in ledger.running()
+        if document["job"] == JOB and life.held(ledger.run_folder(document["id"]) / "alive")
+    }
+
+
+def listeners(host: str, port: int) -> dict[int, str] | None:
+    """Return who listens where a server on this address would, as pid -> its name in words.
+
+    The pid is 0 for a process that is not ours to see. None where this system does not say (macOS).
+    """
     import psutil
 
-    with contextlib.suppress(psutil.Error, OSError):
-        for one in psutil.net_connections("tcp"):
-            if one.status == psutil.CONN_LISTEN and one.pid and one.laddr and one.laddr.port == port:
-                return f" by process {one.pid} ({psutil.Process(one.pid).name()})"
-    return ""
+    near = {str(one[4][0]) for one in socket.getaddrinfo(host, port)}
+    wild = bool(near & set(WILDCARDS))
+    try:
+        there = psutil.net_connections("tcp")
+    except psutil.AccessDenied:
+        return None
+    found = {}
+    for one in there:
+        if one.status != psutil.CONN_LISTEN or one.laddr.port != port:
+            continue
+        if not wild and one.laddr.ip not in near and one.laddr.ip not in WILDCARDS:
+            continue
+        name = "a process of somebody else"
+        if one.pid:
+            with contextlib.suppress(psutil.Error):
+                name = f"process {one.pid} ({psutil.Process(one.pid).name()})"
+        found[one.pid or 0] = name
+    return found
 
 
 def is_loopback(host: str) -> bool:
@@ -91,11 +130,11 @@ def url(host: str, port: int) -> str:
 
 
 def served_by(ledger: Ledger, address: tuple[str, int]) -> str:
-    """Return the run of this ledger that serves an address now; empty where none does."""
+    """Return the run of this ledger that serves an address now; empty where none does, or it is still loading."""
     host, port = address
     for document in reversed(ledger.running()):
         config = document.get("config", {})
-        if document["job"] != JOB or config.get("port") != port:
+        if document["job"] != JOB or config.get("port") != port or ready(ledger, document["id"]) is None:
             continue
         near = WILDCARDS.get(config["host"], config["host"])
         if host == near or (is_loopback(host) and is_loopback(near)):

@@ -15,6 +15,7 @@ import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -28,7 +29,7 @@ from labassist.finetune.merge import WEIGHTS
 from labassist.record.durable import replace_file
 from labassist.record.inspect import workspace_of
 from labassist.record.protocol import Order, read_order, utc_now
-from labassist.serving import causes
+from labassist.serving import causes, port
 from labassist.serving.place import READY
 
 POLL_S = 0.5
@@ -80,6 +81,8 @@ class _Server:
         self._folder = order.folder
         self._config = order.config
         self._asked = False
+        self._misfortune = ""
+        """Why we ended it ourselves."""
         signal.signal(signal.SIGTERM, self._ask)
         signal.signal(signal.SIGINT, self._ask)
         self._began = time.monotonic()
@@ -102,20 +105,34 @@ class _Server:
         threading.Thread(target=self._await_ready, daemon=True).start()
         status = self._child.wait()
         end_group()
-        if self._asked or status == 0:
+        if self._asked or (status == 0 and not self._misfortune):
             return 0
         ready = (self._folder / READY).exists()
-        cause = causes.find(_log(self._folder), status, self._config)
+        cause = self._misfortune or causes.find(_log(self._folder), status, self._config)
         when = "died while it served" if ready else "died while it was loading"
+        if self._misfortune:
+            when = "was ended while it was loading"
         with contextlib.suppress(LabError):  # a full disk: the log says it too
             self._order.warn(f"the server {when}: {cause}")
+        if self._misfortune:
+            return 1
         return 128 - status if status < 0 else status
 
     def _await_ready(self) -> None:
-        """Write READY as soon as the server answers on /health."""
-        host, port = self._config["probe"], int(self._config["port"])
+        """Write READY as soon as the server answers on /health, and it is ours that does.
+
+        vLLM shares its port with whoever asks for that too (SO_REUSEPORT): requests would go to either. Where another
+        process listens there, this server is ended.
+        """
+        host, number = self._config["probe"], int(self._config["port"])
         while self._child.poll() is None:
-            if answers(host, port):
+            there = port.listeners(self._config["host"], number) if listens(host, number) else {}
+            others = [name for pid, name in sorted((there or {}).items()) if pid not in group()]
+            if others and self._child.poll() is None:
+                self._misfortune = f"port {number} is taken by {others[0]}; stop that one, or give --port 0"
+                self._child.terminate()
+                return
+            if there != {} and answers(host, number):
                 seconds = round(time.monotonic() - self._began, 1)
                 told = {
                     "url": self._config["url"],
@@ -133,9 +150,16 @@ class _Server:
             time.sleep(POLL_S)
 
 
-def answers(host: str, port: int, timeout: float = 5.0) -> bool:
+def listens(host: str, number: int, timeout: float = 5.0) -> bool:
+    """Say whether anybody takes a connection there."""
+    with contextlib.suppress(OSError), socket.create_connection((host, number), timeout):
+        return True
+    return False
+
+
+def answers(host: str, number: int, timeout: float = 5.0) -> bool:
     """Say whether a server on this host and port calls itself healthy."""
-    connection = http.client.HTTPConnection(host, port, timeout=timeout)
+    connection = http.client.HTTPConnection(host, number, timeout=timeout)
     try:
         connection.request("GET", "/health")
         return connection.getresponse().status == 200
@@ -158,23 +182,23 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def end_group() -> None:
-    """End what is left of our process group: an engine whose server was killed does not notice by itself."""
+def group() -> list[int]:
+    """Return the living processes of our process group but ourselves: the server and its engine."""
     import psutil
 
-    group = os.getpgid(0)
+    own, found = os.getpgid(0), []
+    for pid in psutil.pids():
+        with contextlib.suppress(ProcessLookupError, psutil.Error):
+            if pid != os.getpid() and os.getpgid(pid) == own:
+                found += [pid] if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE else []
+    return found
 
-    def left() -> list[int]:
-        found = []
-        for pid in psutil.pids():
-            with contextlib.suppress(ProcessLookupError, psutil.Error):
-                if pid != os.getpid() and os.getpgid(pid) == group:
-                    found += [pid] if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE else []
-        return found
 
+def end_group() -> None:
+    """End what is left of our process group: an engine whose server was killed does not notice by itself."""
     deadline = time.monotonic() + LEFT_S
     number = signal.SIGTERM
-    while pids := left():
+    while pids := group():
         if time.monotonic() > deadline:
             number = signal.SIGKILL
         for pid in pids:
