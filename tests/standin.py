@@ -1,6 +1,7 @@
 """A stand-in for vLLM: an interpreter of its own whose `vllm` is a page of standard library. It starts in a second.
 
-What it does follows from the last message: `cut` closes the stream, `die` kills the server, `hush` falls silent. With
+What it does follows from the last message: `cut` closes the stream, `die` kills the server, `hush` falls silent, `giveup`
+has the engine killed and the server end with 0, as the real one does. With
 VLLM_STANDIN=FILE it prints that file and dies while it is loading, with VLLM_STANDIN_LOADS=S it loads for so long. Like
 the real one it shares its port with whoever asks for that. Like the real one it has an engine, a process that
 does not notice when its server is killed.
@@ -80,6 +81,11 @@ class Handler(BaseHTTPRequestHandler):
                 return
             if said == "die":
                 os.kill(os.getpid(), signal.SIGKILL)
+            if said == "giveup":
+                engine.kill()
+                print("(APIServer pid=1) ERROR 11-30 09:49:42 [core_client.py:1] EngineCore died unexpectedly")
+                print("vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.", flush=True)
+                os._exit(0)
             if said == "hush":
                 time.sleep(60)
         last = {"choices": [{"delta": {}, "finish_reason": "stop"}]}

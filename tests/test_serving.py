@@ -191,6 +191,17 @@ def test_a_server_that_goes_away_in_the_middle_is_said_and_what_came_is_kept(
 
 @pytest.mark.slow
 @pytest.mark.fault
+def test_a_server_that_gives_up_has_failed_though_it_says_0(lab: Path, env: dict[str, str]) -> None:
+    with serving(lab, env) as run:
+        labassist("chat", run["id"], "giveup", cwd=lab, status=1)
+        closed = ended(lab, run)
+    assert (closed["state"], closed["exit"]) == ("failed", 1)
+    assert closed["reason"].startswith("the server died while it served: its engine died")
+    assert closed["reason"] in closed["warnings"] and answer("audit", cwd=lab)["ok"]
+
+
+@pytest.mark.slow
+@pytest.mark.fault
 @pytest.mark.parametrize("who", ["ours", "shim"])
 def test_whatever_is_killed_nothing_of_a_server_is_left(lab: Path, env: dict[str, str], who: str) -> None:
     with serving(lab, env) as run:
@@ -282,7 +293,7 @@ def test_two_servers_never_share_a_port(lab: Path, env: dict[str, str]) -> None:
             assert port.served_by(ledger, ("127.0.0.1", number)) == ""
         closed = ended(lab, first)
     assert (closed["state"], closed["exit"]) == ("failed", 1)
-    assert f"port {number} is taken by process {pid} " in closed["warnings"][-1]
+    assert f"port {number} is taken by process {pid} " in closed["reason"]
     assert not (run_folder(lab, first) / place.READY).exists() and group(first, lab) == []
     assert f"at {url}" not in (run_folder(lab, first) / "log.txt").read_text()
 
@@ -508,6 +519,9 @@ def test_a_start_that_went_well_has_phases_and_no_cause() -> None:
     assert "it was killed (SIGKILL)" in causes.find(lines, -9, {"device": "cuda"})
     # vLLM warns of open files at each start: that is not what it died of.
     assert "Too many open files" not in causes.find(lines, 1, {})
+    worker = "(EngineCore pid=7) ERROR 11-30 10:00:00 [multiproc_executor.py:316] Worker proc VllmWorker-0 died "
+    killed = [worker + "unexpectedly (exit code: -9), shutting down executor.", "EngineDeadError: EngineCore"]
+    assert "a worker of its engine was killed (SIGKILL)" in causes.find([*lines, *killed], 0, {})
     assert causes.find(["Traceback", "KeyError: 'x'", ""], 1, {}).startswith("KeyError: 'x'")
 
 

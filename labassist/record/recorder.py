@@ -223,7 +223,7 @@ class Recorder:
             self._saver.wait()
 
     def finish(self, step: int, why: str = "done") -> None:
-        """Seal the curve and write `finish`. `why` is `done`, or `stop` when stopped before the end."""
+        """Seal the curve and write `finish`. `why` is `done`, `stop` when stopped before the end, or why it failed."""
         self._flush()
         self.wait()
         if self._file >= 0:

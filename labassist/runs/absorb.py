@@ -294,7 +294,10 @@ class Absorber:
             return {"state": "stopped", "exit": status, "reason": "stopped by ctrl-c"}
         if status:
             trouble = f"; its end could not be written: {end['trouble']}" if "trouble" in end else ""
-            return {"state": "failed", "exit": status, "reason": f"exit status {status}{trouble}"}
+            # It may have said itself why it ended as it did.
+            told = self.finish["why"] if self.finish is not None else "done"
+            why = told if told not in ("done", "stop") else f"exit status {status}"
+            return {"state": "failed", "exit": status, "reason": f"{why}{trouble}"}
         if self.finish is not None and self.finish["why"] == "stop":
             own = self.health and not asked
             reason = f"stopped itself: {self.health}" if own else why

@@ -119,6 +119,16 @@ CAUSES = (
         "give --port 0 for a free one",
     ),
     _cause(
+        r"Worker proc \S+ died unexpectedly \(exit code: -9\)",
+        "a worker of its engine was killed (SIGKILL), by somebody or for want of memory",
+        "see dmesg, or give a smaller --memory-fraction or --max-len",
+    ),
+    _cause(
+        r"EngineDeadError|(?:EngineCore|Worker proc|[Ee]ngine core proc)\b.* died unexpectedly",
+        "its engine died, killed by somebody or for want of memory, or by an error that stands above that in its log",
+        "see labassist logs and dmesg, or give a smaller --memory-fraction or --max-len",
+    ),
+    _cause(
         r"error: (unrecognized arguments: .*|argument .*)",
         "vLLM does not take that option: {0}",
         "mend what stands after --",

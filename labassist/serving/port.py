@@ -87,7 +87,7 @@ def listeners(host: str, port: int) -> dict[int, str] | None:
         return None
     found = {}
     for one in there:
-        if one.status != psutil.CONN_LISTEN or one.laddr.port != port:
+        if one.status != psutil.CONN_LISTEN or not one.laddr or one.laddr.port != port:
             continue
         if not wild and one.laddr.ip not in near and one.laddr.ip not in WILDCARDS:
             continue

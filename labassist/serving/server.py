@@ -105,18 +105,17 @@ class _Server:
         threading.Thread(target=self._await_ready, daemon=True).start()
         status = self._child.wait()
         end_group()
-        if self._asked or (status == 0 and not self._misfortune):
+        if self._asked:
             return 0
+        # vLLM says 0 too when its engine was killed and it gave up: nobody asked for that end.
         ready = (self._folder / READY).exists()
         cause = self._misfortune or causes.find(_log(self._folder), status, self._config)
-        when = "died while it served" if ready else "died while it was loading"
-        if self._misfortune:
-            when = "was ended while it was loading"
+        how = "was ended" if self._misfortune else "died"
+        line = f"the server {how} while it {'served' if ready else 'was loading'}: {cause}"
         with contextlib.suppress(LabError):  # a full disk: the log says it too
-            self._order.warn(f"the server {when}: {cause}")
-        if self._misfortune:
-            return 1
-        return 128 - status if status < 0 else status
+            self._order.warn(line)
+            self._order.write_event("finish", {"step": 0, "why": line, "curve": {}}, durable=True)
+        return 128 - status if status < 0 else status or 1
 
     def _await_ready(self) -> None:
         """Write READY as soon as the server answers on /health, and it is ours that does.
