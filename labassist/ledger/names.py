@@ -1,4 +1,4 @@
-"""How a person names a run: by its id, a part of it, or by counting back."""
+"""How a person names a run: by its id, a part of it, by counting back, or as the newest of a job."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ def by_creation(documents: Iterable[Document]) -> list[Document]:
 
 
 def resolve(name: str, documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the run document that `name` means: an id, a unique prefix of it or of its last part, `@last`, `@-2`.
+    """Return the run document that `name` means: an id, a unique prefix of it or of its last part, `@last`, `@-2`, `@JOB`.
 
     `documents` may be in any order. `@last` is `@-1`; they count back, by creation, over runs that are not
-    replays. Raises InputError when no run, or more than one, is meant.
+    replays, and `@07-qlora/sft` is the newest of those of that job. Raises InputError when no run, or more than one,
+    is meant.
     """
     if name.startswith("@"):
         return _from_last(name, documents)
@@ -46,11 +47,16 @@ def resolve(name: str, documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _from_last(name: str, documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the run that `@last` or `@-<n>` names."""
+    """Return the run that `@last`, `@-<n>` or `@<job>` names."""
+    originals = by_creation(row for row in documents if not row.get("replay_of"))
+    if "/" in name:
+        return _of_job(name[1:], originals)
     digits = "1" if name == "@last" else name.removeprefix("@-")
     if name != "@last" and (not name.startswith("@-") or not digits.isdecimal() or int(digits) < 1):
-        raise InputError(f"{name!r} is not a name of a run", mend="write @last, or @-2 for the one before it")
-    originals = by_creation(row for row in documents if not row.get("replay_of"))
+        raise InputError(
+            f"{name!r} is not a name of a run",
+            mend="write @last, @-2 for the one before it, or @LAB/JOB for the newest of a job",
+        )
     if len(originals) < int(digits):
         if not originals:
             raise InputError(
@@ -58,6 +64,18 @@ def _from_last(name: str, documents: Sequence[dict[str, Any]]) -> dict[str, Any]
             )
         raise InputError(f"there is no run {name}: only {len(originals)} recorded (replays not counted)")
     return originals[-int(digits)]
+
+
+def _of_job(job: str, originals: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the newest run of a job."""
+    of_job = [row for row in originals if row.get("job") == job]
+    if of_job:
+        return of_job[-1]
+    near = difflib.get_close_matches(job, {str(row.get("job") or "") for row in originals}, n=1)
+    raise InputError(
+        f"there is no run of the job {job!r}",
+        mend=f"did you mean @{near[0]}?" if near else "see `labassist runs`",
+    )
 
 
 def _means(name: str, run_id: str) -> bool:

@@ -58,7 +58,7 @@ def measured_learn(found: Evidence) -> Measured:
 def merge(found: Evidence) -> list[Criterion]:
     merges = found.runs(MERGE)
     if not merges:
-        raise Missing("nothing was merged yet", run="labassist merge @last --out outputs/merged")
+        raise Missing("nothing was merged yet", run="labassist merge @07-qlora/sft --out outputs/merged")
     run = merges[0]
     given = next((one for one in run["inputs"] if one["name"] == "adapter"), {"sha256": "", "split": {}})
     trained = next((one for one in found.runs("sft") if one["id"] == given["split"].get("run")), None)

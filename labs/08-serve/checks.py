@@ -52,7 +52,7 @@ def merge(found: Evidence) -> list[Criterion]:
     merges = found.runs(MERGE)
     made = [run for run in merges if any(one["path"] == FOLDER for one in run.get("outputs", []))] or merges
     if not made:
-        raise Missing("nothing was merged yet", run=f"labassist merge @last --out {FOLDER}")
+        raise Missing("nothing was merged yet", run=f"labassist merge @07-qlora/sft --out {FOLDER}")
     run = made[0]
     names = sorted(one["name"] for one in run.get("inputs", []))
     out = next((one for one in run.get("outputs", []) if one["path"] == FOLDER and one["sha256"]), None)
@@ -150,7 +150,7 @@ def measurement(found: Evidence) -> dict[str, Any]:
             return run
     raise Missing(
         "no measurement of one and of four at a time yet",
-        run="labassist bench-serve @last --requests 16 --concurrency 1,4 --max-tokens 9",
+        run="labassist bench-serve @serving/vllm --requests 16 --concurrency 1,4 --max-tokens 9",
     )
 
 
@@ -198,7 +198,7 @@ def measured_load(found: Evidence) -> Measured:
 def stop(found: Evidence) -> list[Criterion]:
     servers = [run for run in found.runs(SERVER, any_state=True) if run["state"] != "running"]
     if not servers:
-        raise Missing("the server was not stopped yet", run="labassist stop @-2 --wait")
+        raise Missing("the server was not stopped yet", run="labassist stop @serving/vllm --wait")
     run = servers[0]
     ended = run.get("ended", "")
     return [Criterion("its end is recorded", bool(ended), "a time", ended or "none", short(run))]
