@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from labassist.cli.finetune import no_adapter
 from labassist.errors import InputError, RestoreError
-from labassist.finetune import embedded, merge, models, risk
+from labassist.finetune import embedded, lineage, merge, models, risk
 from labassist.record.protocol import Order
 
 
@@ -201,3 +202,42 @@ def test_what_a_crash_costs_is_said_in_time_and_money() -> None:
         "no checkpoint falls before the last of the 189 steps: a crash costs up to 63.0 min (2.10"
     )
     assert "--set every.checkpoint=47" in told
+
+
+def test_what_an_adapter_says_of_its_base_is_held_against_the_base(tmp_path: Path, model: Path) -> None:
+    """Base and instruct of one family have the same shapes: where the names or nothing but shapes speak, it is said."""
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+
+    def base_of(claim: str, name: str = "", **kept: str) -> tuple[models.Model, str]:
+        (adapter / merge.CONFIG).write_text(json.dumps({"base_model_name_or_path": claim}))
+        (adapter / lineage.FILE).write_text(json.dumps({"base": kept} if kept else {}))
+        return merge.base_of(adapter, tmp_path, name, Order(config={}))
+
+    digest = models.prepare("mine", tmp_path).digest
+    for claim in ("mine", str(model), "Someone/Mine", "/of/another/machine/mine"):
+        assert base_of(claim, "mine") == (models.prepare("mine", tmp_path), ""), claim
+    for claim in ("", "/of/another/machine/model"):
+        assert base_of(claim, name="mine", digest=digest)[1] == "", claim
+    with pytest.raises(
+        InputError, match="adapter_config.json names Qwen/Other, and the base is mine"
+    ) as caught:
+        (adapter / merge.CONFIG).write_text(json.dumps({"base_model_name_or_path": "Qwen/Other"}))
+        (adapter / lineage.FILE).write_text(json.dumps({"base": {"name": "mine", "digest": digest}}))
+        merge.base_of(adapter, tmp_path, "", Order(config={}))
+    assert "--base mine insists" in caught.value.mend
+    assert "names Qwen/Other" in base_of("Qwen/Other", "mine", digest=digest)[1]
+    assert "names Qwen/Other" in base_of("Qwen/Other", "mine")[1]
+    assert "names /another/model" in base_of("/another/model", "mine")[1]
+    assert "nothing tells what it was trained on" in base_of("", "mine")[1]
+    with pytest.raises(InputError, match="does not say what its base is"):
+        base_of("")
+
+
+def test_a_run_without_an_adapter_is_named_for_what_it_is() -> None:
+    bench = {"id": "r", "state": "finished", "job": "serving/bench"}
+    assert str(no_adapter(bench)).startswith(
+        "run r: it has left no checkpoint: it is a finished run of serving/bench"
+    )
+    assert "07-qlora/sft" in no_adapter(bench).mend
+    assert no_adapter({**bench, "state": "running"}).mend == "let it run on"

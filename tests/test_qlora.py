@@ -139,8 +139,11 @@ def test_killed_at_a_bad_moment_it_goes_on_as_if_nothing_had_been(
 def test_merged_it_answers_as_base_and_adapter_do_and_the_ledger_knows_from_what(
     lab: Path, whole: Any
 ) -> None:
-    merged = answer("merge", whole["id"], "--out", "merged", cwd=lab, env=ENV)
+    done = labassist("merge", whole["id"], "--out", "merged", "--json", cwd=lab, env=ENV)
+    merged = json.loads(done.stdout)
     assert merged["state"] == "finished"
+    assert re.search(r"merged into merged: its logits differ .* by \d\.\d\d% \(bound 5%\)", done.stderr)
+    assert f"serve it with: labassist serve {merged['id']}" in done.stderr
     told = json.loads((lab / "merged" / "labassist-lineage.json").read_text())
     assert told["checked"]["relative"] <= told["checked"]["bound"] == 0.05
     given = {one["name"]: one for one in merged["inputs"]}
@@ -188,6 +191,16 @@ def test_an_adapter_of_another_base_is_refused(lab: Path, whole: Any, tmp_path: 
     for name in ("adapter_config.json", "adapter_model.safetensors"):
         shutil.copy(folder / name, foreign)
     assert "belongs to another base" in refused(foreign, base)
+    # A base that was named, with the right shapes and another name than the adapter's: done, warned of, recorded.
+    config = json.loads((foreign / "adapter_config.json").read_text())
+    (foreign / "adapter_config.json").write_text(
+        json.dumps({**config, "base_model_name_or_path": "Qwen/Qwen2.5-0.5B"})
+    )
+    own = f"random:{lab / 'small' / 'config.json'}"
+    done = labassist("merge", str(foreign), "--base", own, "--out", "warned", "--json", cwd=lab, env=ENV)
+    given = {one["name"]: one["split"] for one in json.loads(done.stdout)["inputs"]}
+    assert "names Qwen/Qwen2.5-0.5B" in given["adapter"]["warning"]
+    assert "warning: adapter_config.json names Qwen/Qwen2.5-0.5B" in done.stderr
     quantised = lab / "quantised"
     made = next((lab / ".labassist" / "cache" / "models").glob("random-small-*[0-9]"))
     shutil.copytree(made, quantised, ignore=shutil.ignore_patterns("labassist-*"))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from labassist.cli.parsing import Subparsers
+    from labassist.errors import InputError
 
 JOB = "finetune/merge"
 """What a merge is called in the ledger."""
@@ -39,6 +42,7 @@ def merge(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from labassist.cli import runs
+    from labassist.cli.output import say
     from labassist.errors import InputError
     from labassist.finetune.merge import find_adapter
     from labassist.runs.follow import Interrupts
@@ -52,7 +56,7 @@ def merge(args: argparse.Namespace) -> int:
         document = ledger.find(args.adapter)
         _origin, checkpoint = last_checkpoint(ledger, document, [])
         if checkpoint is None:
-            raise InputError("it has left no checkpoint", where=f"run {document['id']}", mend="let it run on")
+            raise no_adapter(document)
         place, name = checkpoint, document["id"].rpartition("-")[2]
     adapter = find_adapter(place.resolve())
     root = workspace.root
@@ -67,7 +71,38 @@ def merge(args: argparse.Namespace) -> int:
     plan = runs.plan(args, workspace)
     plan.job = JOB
     with Interrupts() as interrupts:
-        return runs.started(args, ledger, launch(workspace, ledger, plan, interrupts.defer), interrupts)
+        run = launch(workspace, ledger, plan, interrupts.defer)
+        status = runs.started(args, ledger, run, interrupts)
+    if ledger.find(run)["state"] == "finished":
+        for line in outcome(out, run):
+            say(line)
+    return status
+
+
+def no_adapter(document: dict[str, Any]) -> InputError:
+    """Return why a run without a checkpoint has nothing to merge: it may yet come, or it is no training."""
+    from labassist.errors import InputError
+
+    where, what = f"run {document['id']}", "it has left no checkpoint"
+    if document["state"] == "running":
+        return InputError(what, where=where, mend="let it run on")
+    mend = "merge wants a LoRA training that has left one, as of 07-qlora/sft, or an adapter's folder"
+    return InputError(f"{what}: it is a {document['state']} run of {document['job']}", where=where, mend=mend)
+
+
+def outcome(out: Path, run: str) -> list[str]:
+    """Return where a merged model lies, how near it is to base + adapter, what speaks against its base, what is next."""
+    from labassist.finetune import lineage
+
+    told = lineage.read(out)
+    checked = told["checked"]
+    lines = [f"warning: {told['warning']}"] if told["warning"] else []
+    return [
+        *lines,
+        f"merged into {out}: its logits differ from base + adapter by {checked['relative']:.2%} "
+        f"(bound {checked['bound']:.0%})",
+        f"serve it with: labassist serve {run}",
+    ]
 
 
 def export_script(args: argparse.Namespace) -> int:

@@ -68,8 +68,12 @@ def _torn(folder: Path) -> str:
     return ""
 
 
-def base_of(adapter: Path, root: Path, name: str, order: Order) -> Model:
-    """Return the base that an adapter belongs to, in 16 bits. Raises InputError where it is another, or in 4 bits."""
+def base_of(adapter: Path, root: Path, name: str, order: Order) -> tuple[Model, str]:
+    """Return the base that an adapter belongs to, in 16 bits, and what speaks against it; see `doubt`.
+
+    `name` is what a person named; empty: what the adapter was trained on. Raises InputError where it is another, or in
+    4 bits, and where something speaks against it and nobody named it.
+    """
     kept = lineage.read(adapter)
     told = json.loads((adapter / CONFIG).read_bytes())
     wanted = name or kept.get("base", {}).get("name") or told.get("base_model_name_or_path") or ""
@@ -93,7 +97,31 @@ def base_of(adapter: Path, root: Path, name: str, order: Order) -> Model:
             where=wanted,
             mend="give the same model in 16 bits with --base",
         )
-    return base
+    against = doubt(adapter, base, root)
+    if against and not name:
+        raise InputError(
+            against,
+            where=str(adapter),
+            mend=f"name the base with --base; --base {wanted} insists, and the doubt is recorded",
+        )
+    return base, against
+
+
+def doubt(adapter: Path, base: Model, root: Path) -> str:
+    """Return what speaks against this base, or that nothing speaks for it; empty where its digest or its name does.
+
+    Shapes alone say little: base and instruct of one family have the same. A folder that the adapter's configuration
+    names may lie on another machine: it counts by its last part, and not at all where the base's digest is known.
+    """
+    known = lineage.read(adapter).get("base", {}).get("digest") == base.digest
+    claim = str(json.loads((adapter / CONFIG).read_bytes()).get("base_model_name_or_path") or "")
+    if not claim:
+        return "" if known else f"nothing tells what it was trained on: only its shapes fit {base.name}"
+    names = {Path(one).name.casefold() for one in (base.name, str(base.folder))}
+    if Path(claim).name.casefold() in names or (root / claim).resolve() == base.folder.resolve():
+        return ""
+    hub = models.HUB_ID.fullmatch(claim) and not (root / claim).is_dir()
+    return f"{CONFIG} names {claim}, and the base is {base.name}" if hub or not known else ""
 
 
 def check_shapes(adapter: Path, model: Any) -> None:
@@ -190,10 +218,13 @@ def main() -> int:
     try:
         # In a replay, what a run has left lies in the workspace and not in the restored copy.
         adapter = find_adapter(args.adapter if args.adapter.is_dir() else root / args.adapter)
-        base = base_of(adapter, root, args.base, order)
+        base, against = base_of(adapter, root, args.base, order)
+        if against:
+            print(f"labassist: warning: {against}", flush=True)
         kept = lineage.read(adapter)
+        split = {"run": kept.get("run", ""), "step": kept.get("step", 0)}
         weights = order.input(
-            "adapter", adapter / WEIGHTS, {"run": kept.get("run", ""), "step": kept.get("step", 0)}
+            "adapter", adapter / WEIGHTS, {**split, "warning": against} if against else split
         )
         facts = {
             "adapter": {
@@ -203,6 +234,7 @@ def main() -> int:
             },
             "base": {"name": base.name, **base.facts()},
             "data": kept.get("data", {}),
+            "warning": against,
         }
         from labassist.record import determinism
 
