@@ -1,7 +1,7 @@
 """A stand-in for vLLM: an interpreter of its own whose `vllm` is a page of standard library. It starts in a second.
 
-What it does follows from the last message: `cut` closes the stream, `die` kills the server, `hush` falls silent, `giveup`
-has the engine killed and the server end with 0, as the real one does. With
+What it does follows from the last message: `cut` closes the stream, `die` kills the server, `hush` falls silent, `swap` has another
+model answer, `giveup` has the engine killed and the server end with 0, as the real one does. With
 VLLM_STANDIN=FILE it prints that file and dies while it is loading, with VLLM_STANDIN_LOADS=S it loads for so long. Like
 the real one it shares its port with whoever asks for that. Like the real one it has an engine, a process that
 does not notice when its server is killed.
@@ -75,6 +75,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         for word in ("You ", "said ", said):
             piece = {"choices": [{"delta": {"content": word}, "finish_reason": None}]}
+            piece["model"] = "another" if said == "swap" else told["model"]
             self.wfile.write(b"data: " + json.dumps(piece).encode() + b"\\n\\n")
             self.wfile.flush()
             if said == "cut":

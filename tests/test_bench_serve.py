@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import os
@@ -403,6 +404,23 @@ def test_a_stream_that_ends_cleanly_in_the_middle_is_cut() -> None:
     with serving(answer) as url:
         (one,) = drive(url, 1)
     assert one.error == "cut"
+
+
+@pytest.mark.fault
+def test_an_answer_of_another_model_is_no_answer_of_the_run() -> None:
+    def answer(handler: BaseHTTPRequestHandler, number: int) -> None:
+        begin(handler)
+        event(handler, {**part("a", finish_reason="stop"), "model": "big" if number else "little"})
+        event(handler, "[DONE]")
+        handler.wfile.write(b"0\r\n\r\n")
+
+    with serving(answer) as url:
+        where = dataclasses.replace(bench_client.target(url), alone="little")
+        found = [Sample(0, 0.0), Sample(1, 0.0)]
+        body = bench_prompts.body(bench_prompts.own(1, 1, 40)[0], where, "little", 4, ignore_eos=False)
+        for one in found:
+            bench_client.ask(where, where.connection(5), body, one, time.perf_counter(), 5)
+    assert [one.error for one in found] == ["", "other"] and "big answered" in found[1].detail
 
 
 @pytest.mark.fault

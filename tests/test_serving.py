@@ -300,6 +300,21 @@ def test_two_servers_never_share_a_port(lab: Path, env: dict[str, str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.fault
+def test_an_answer_of_another_model_is_refused_and_not_kept(lab: Path, env: dict[str, str]) -> None:
+    with serving(lab, env) as run:
+        swapped = labassist("chat", run["id"], "swap", cwd=lab, status=2)
+        assert "another answered, and tuned was asked" in swapped.stderr and not swapped.stdout
+        path = run_folder(lab, run) / place.READY
+        told = path.read_text()
+        path.write_text(told.replace('"tuned"', '"mine"'))
+        said = f"tuned is served there, and run {run['id']} serves mine: another server is at its address"
+        for words in (("chat", run["id"], "hello"), ("bench-serve", run["id"], "--requests", "2")):
+            assert said in labassist(*words, cwd=lab, status=2).stderr
+        assert answers.count(run_folder(lab, run)) == 0 and len(answer("runs", cwd=lab)["runs"]) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.fault
 def test_without_vllm_or_with_a_broken_one_it_says_how_to_get_it(
     lab: Path, tmp_path: Path, env: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -519,7 +534,9 @@ def test_a_start_that_went_well_has_phases_and_no_cause() -> None:
     assert "it was killed (SIGKILL)" in causes.find(lines, -9, {"device": "cuda"})
     # vLLM warns of open files at each start: that is not what it died of.
     assert "Too many open files" not in causes.find(lines, 1, {})
-    worker = "(EngineCore pid=7) ERROR 11-30 10:00:00 [multiproc_executor.py:316] Worker proc VllmWorker-0 died "
+    worker = (
+        "(EngineCore pid=7) ERROR 11-30 10:00:00 [multiproc_executor.py:316] Worker proc VllmWorker-0 died "
+    )
     killed = [worker + "unexpectedly (exit code: -9), shutting down executor.", "EngineDeadError: EngineCore"]
     assert "a worker of its engine was killed (SIGKILL)" in causes.find([*lines, *killed], 0, {})
     assert causes.find(["Traceback", "KeyError: 'x'", ""], 1, {}).startswith("KeyError: 'x'")

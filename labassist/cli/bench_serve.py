@@ -50,11 +50,13 @@ def bench_serve(args: argparse.Namespace) -> int:
     from labassist.errors import AnswerNo
     from labassist.runs.follow import Interrupted, Interrupts, follow
     from labassist.runs.launch import Plan, launch
-    from labassist.serving import bench, bench_text
+    from labassist.serving import bench, bench_text, port
 
     workspace, ledger = runs.opened(args)
     url, server = found(ledger, args.server)
-    bench.ready(args, url)
+    there = bench.ready(args, url)
+    if server:
+        port.expect(ledger, server, there, url)
     out = _result(workspace.root)
     plan = Plan(
         job=bench.JOB,

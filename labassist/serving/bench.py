@@ -11,6 +11,7 @@ import argparse
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,12 +98,17 @@ def chosen(where: Target, name: str) -> dict[str, Any]:
     return found
 
 
-def ready(args: argparse.Namespace, url: str) -> None:
-    """Raise InputError on whatever would end a measurement at its start: options, the prompts, the server."""
+def ready(args: argparse.Namespace, url: str) -> list[str]:
+    """Return the models that are served there.
+
+    Raises InputError on whatever would end a measurement at its start: options, the prompts, the server.
+    """
     loads(args)
-    chosen(bench_client.target(url), args.model)
+    where = bench_client.target(url)
+    chosen(where, args.model)
     if args.prompts:
         bench_prompts.of_file(Path(args.prompts).expanduser(), args.seed)
+    return [str(one["id"]) for one in bench_client.models(where)]
 
 
 class Measurement:
@@ -113,6 +119,8 @@ class Measurement:
         self.where = bench_client.target(args.url)
         served = chosen(self.where, args.model)
         self.model = str(served["id"])
+        if args.server:
+            self.where = replace(self.where, alone=self.model)
         self.context = int(served.get("max_model_len") or 0)
         self.prompts, self.told = self._prompts(order)
         self.result: dict[str, Any] = {

@@ -20,9 +20,9 @@ from labassist.errors import InputError
 from labassist.serving.client import KEYS
 from labassist.serving.port import KEY
 
-ERRORS = ("refused", "connect", "timeout", "http", "cut", "not-a-stream", "server", "empty")
+ERRORS = ("refused", "connect", "timeout", "http", "cut", "not-a-stream", "server", "empty", "other")
 """Kinds of failed requests: nobody listens; no way to the host; too slow; an HTTP status; the stream ended in the
-middle; an answer that is no stream of events; an error told in the stream; a stream without a token."""
+middle; an answer that is no stream of events; an error told in the stream; a stream without a token; an answer of another model than the one of the run."""
 
 CHAT, COMPLETIONS = "chat", "completions"
 PROBE_SECONDS = 10.0
@@ -51,6 +51,8 @@ class Target:
     """Of the endpoint, as `/v1/chat/completions`."""
     root: str
     """What the paths of the interface begin with, as `/v1`."""
+    alone: str = ""
+    """The only model that may answer; empty where any may."""
 
     @property
     def api(self) -> str:
@@ -226,7 +228,7 @@ def ask(
             if kind != "text/event-stream":
                 start = response.read(_SHOWN).decode("utf-8", "replace")
                 raise Failed("not-a-stream", f"it answered with {kind}: {' '.join(start.split())}")
-            _read(response, connection, sample, began, deadline)
+            _read(response, connection, sample, began, deadline, where.alone)
     except Failed as failed:
         sample.error, sample.detail = failed.kind, failed.detail
         connection.close()
@@ -253,6 +255,7 @@ def _read(
     sample: Sample,
     began: float,
     deadline: float,
+    alone: str,
 ) -> None:
     """Read the events of a stream to its end. Raises Failed."""
     first = finished = False
@@ -276,6 +279,10 @@ def _read(
             response.read()  # the end of the chunked body: the connection can then be used again
             break
         event = _event(told)
+        if alone and (model := event.get("model") or alone) != alone:
+            raise Failed(
+                "other", f"{model} answered, and {alone} was asked: another server is at this address"
+            )
         choices = event.get("choices") or []
         if choices:
             if _has_text(choices[0]):

@@ -37,6 +37,7 @@ class Answer:
 
     text: str = ""
     model: str = ""
+    """As the server says, or as it was asked for where it does not."""
     finish_reason: str = ""
     """As the server has it (`stop`, `length`); `cut` or `interrupted` where it did not come to its end."""
     usage: dict[str, int] = field(default_factory=dict)
@@ -72,11 +73,12 @@ class Server:
         data = told.get("data")
         return [str(one["id"]) for one in data if "id" in one] if isinstance(data, list) else []
 
-    def chat(self, request: dict[str, Any], each: Callable[[str], None]) -> Answer:
+    def chat(self, request: dict[str, Any], each: Callable[[str], None], *, alone: bool = False) -> Answer:
         """Ask, calling `each` with every piece of the answer as it comes.
 
         `request` has `model`, `messages` and the sampling settings. Raises InputError where no answer begins, and Cut,
-        whose `answer` is what came, where it does not end. Ctrl-c ends it too.
+        whose `answer` is what came, where it does not end. Ctrl-c ends it too. With `alone`, only the model that was
+        asked for may answer.
         """
         answer = Answer(model=str(request["model"]))
         began = time.monotonic()
@@ -87,7 +89,7 @@ class Server:
                     raise self._no_model(str(request["model"]), response)
                 if response.status != 200:
                     raise self._refused(response)
-                self._read(response, answer, each, began)
+                self._read(response, answer, each, began, str(request["model"]) if alone else "")
         except KeyboardInterrupt:
             answer.finish_reason = "interrupted"
         except Cut as error:
@@ -99,7 +101,12 @@ class Server:
         return answer
 
     def _read(
-        self, response: http.client.HTTPResponse, answer: Answer, each: Callable[[str], None], began: float
+        self,
+        response: http.client.HTTPResponse,
+        answer: Answer,
+        each: Callable[[str], None],
+        began: float,
+        wanted: str,
     ) -> None:
         ended = False
         for data in self._events(response):
@@ -112,6 +119,13 @@ class Server:
                 raise Cut("the server sent what is no JSON", where=self.url, mend="see its log") from None
             if "error" in piece:
                 raise Cut(f"the server gave up: {_error(piece)}", where=self.url, mend="see its log")
+            answer.model = str(piece.get("model") or answer.model)
+            if wanted and answer.model != wanted:
+                raise InputError(
+                    f"{answer.model} answered, and {wanted} was asked: another server is at this address",
+                    where=self.url,
+                    mend="see who listens there: ss -ltnp",
+                )
             answer.usage = _usage(piece.get("usage")) or answer.usage
             for choice in piece.get("choices", []):
                 text = (choice.get("delta") or {}).get("content") or ""

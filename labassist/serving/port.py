@@ -8,6 +8,7 @@ import ipaddress
 import json
 import os
 import socket
+from collections.abc import Sequence
 
 from labassist.errors import InputError
 from labassist.ledger.store import Ledger
@@ -149,3 +150,15 @@ def ready(ledger: Ledger, run: str) -> dict[str, object] | None:
     except (FileNotFoundError, ValueError):
         return None
     return told if isinstance(told, dict) else None
+
+
+def expect(ledger: Ledger, run: str, there: Sequence[str], where: str) -> None:
+    """Raise InputError where what answers at an address serves other models than its run does."""
+    served = (ready(ledger, run) or {}).get("models")
+    if isinstance(served, list) and not set(served) & set(there):
+        raise InputError(
+            f"{', '.join(there) or 'nothing'} is served there, and run {run} serves {', '.join(served)}: another "
+            "server is at its address",
+            where=where,
+            mend="see who listens there: ss -ltnp",
+        )

@@ -28,6 +28,8 @@ class Talk:
     """The recorded run that serves it; empty: somebody else's server, or not to be kept."""
     folder: Path | None = None
     """That run's folder."""
+    alone: bool = False
+    """Another model must not answer: it is known which server this address belongs to."""
     messages: list[dict[str, str]] = field(default_factory=list)
 
     def ask(self, message: str, each: Each) -> Answer:
@@ -35,7 +37,8 @@ class Talk:
         asked = [*self.messages, {"role": "user", "content": message}]
         began = utc_now()
         try:
-            answer = self.server.chat({"model": self.model, "messages": asked, **self.sampling}, each)
+            request = {"model": self.model, "messages": asked, **self.sampling}
+            answer = self.server.chat(request, each, alone=self.alone)
         except Cut as error:
             if error.answer is not None:
                 self._keep(began, asked, error.answer)
@@ -107,12 +110,14 @@ def open_talk(
     """Return a conversation with the server that is meant. Raises InputError where it cannot be had."""
     url, run = address(ledger, asked)
     server = Server(url, timeout)
-    if not model:
+    if not model or run:
         there = server.models()
         if not there:
             raise InputError("serves no model", where=server.url, mend="name one with --model")
-        model = there[0]
-    talk = Talk(server, model, sampling)
+        if run and ledger is not None:
+            port.expect(ledger, run, there, server.url)
+        model = model or there[0]
+    talk = Talk(server, model, sampling, alone=bool(run))
     if run and record and ledger is not None and not ledger.readonly:
         talk.run, talk.folder = run, ledger.run_folder(run)
     if system:
