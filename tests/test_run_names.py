@@ -20,16 +20,23 @@ RUNS = [
 def test_a_jobs_newest_run_that_is_no_replay() -> None:
     assert names.resolve("@07-qlora/sft", RUNS)["id"].endswith("bbbbbb")
     assert names.resolve("@serving/bench", RUNS[::-1])["id"].endswith("dddddd")
+    assert names.resolve("@bench", RUNS)["id"].endswith("dddddd")
     assert names.resolve("@last", RUNS)["id"].endswith("eeeeee")
 
 
-def test_a_job_that_has_no_run() -> None:
-    with pytest.raises(InputError, match="no run of the job '07-qlora/sf'") as caught:
+def test_a_job_that_has_no_run_or_is_one_of_two() -> None:
+    with pytest.raises(InputError, match="@07-qlora/sf means no run") as caught:
         names.resolve("@07-qlora/sf", RUNS)
     assert caught.value.mend == "did you mean @07-qlora/sft?"
-    with pytest.raises(InputError, match="no run of the job") as caught:
+    with pytest.raises(InputError, match="means no run") as caught:
+        names.resolve("@lsat", RUNS)
+    assert caught.value.mend == "did you mean @last?"
+    with pytest.raises(InputError, match="@a/b means no run"):
         names.resolve("@a/b", [])
-    assert "labassist runs" in caught.value.mend
+    other = {"id": "20260101-000000-ffffff", "created": "6", "job": "my/sft"}
+    with pytest.raises(InputError, match="runs of 2 jobs: 07-qlora/sft, my/sft"):
+        names.resolve("@sft", [*RUNS, other])
+    assert names.resolve("@my/sft", [*RUNS, other]) is other
 
 
 def test_no_step_of_the_fine_tuning_labs_counts_runs_back() -> None:

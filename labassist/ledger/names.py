@@ -23,7 +23,7 @@ def resolve(name: str, documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the run document that `name` means: an id, a unique prefix of it or of its last part, `@last`, `@-2`, `@JOB`.
 
     `documents` may be in any order. `@last` is `@-1`; they count back, by creation, over runs that are not
-    replays, and `@07-qlora/sft` is the newest of those of that job. Raises InputError when no run, or more than one,
+    replays, and `@07-qlora/sft`, or `@sft`, is the newest of those of that job. Raises InputError when no run, or more than one,
     is meant.
     """
     if name.startswith("@"):
@@ -49,14 +49,11 @@ def resolve(name: str, documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def _from_last(name: str, documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the run that `@last`, `@-<n>` or `@<job>` names."""
     originals = by_creation(row for row in documents if not row.get("replay_of"))
-    if "/" in name:
-        return _of_job(name[1:], originals)
     digits = "1" if name == "@last" else name.removeprefix("@-")
-    if name != "@last" and (not name.startswith("@-") or not digits.isdecimal() or int(digits) < 1):
-        raise InputError(
-            f"{name!r} is not a name of a run",
-            mend="write @last, @-2 for the one before it, or @LAB/JOB for the newest of a job",
-        )
+    if name != "@last" and not name.startswith("@-"):
+        return _of_job(name[1:], originals)
+    if not digits.isdecimal() or int(digits) < 1:
+        raise InputError(f"{name!r} is not a name of a run", mend="write @last, or @-2 for the one before it")
     if len(originals) < int(digits):
         if not originals:
             raise InputError(
@@ -66,16 +63,24 @@ def _from_last(name: str, documents: Sequence[dict[str, Any]]) -> dict[str, Any]
     return originals[-int(digits)]
 
 
-def _of_job(job: str, originals: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the newest run of a job."""
-    of_job = [row for row in originals if row.get("job") == job]
-    if of_job:
-        return of_job[-1]
-    near = difflib.get_close_matches(job, {str(row.get("job") or "") for row in originals}, n=1)
-    raise InputError(
-        f"there is no run of the job {job!r}",
-        mend=f"did you mean @{near[0]}?" if near else "see `labassist runs`",
-    )
+def _of_job(name: str, originals: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the newest run of a job, which is named whole or by its last part."""
+    jobs = {str(row.get("job") or "") for row in originals} - {""}
+    meant = [job for job in jobs if job == name] or [job for job in jobs if job.rpartition("/")[2] == name]
+    if len(meant) > 1:
+        raise InputError(
+            f"@{name} means runs of {len(meant)} jobs: {', '.join(sorted(meant))}",
+            mend="give the lab as well",
+        )
+    if not meant:
+        near = difflib.get_close_matches(
+            name, jobs | {job.rpartition("/")[2] for job in jobs} | {"last"}, n=1
+        )
+        raise InputError(
+            f"@{name} means no run: it is neither @last nor @-2, and no job of that name was run",
+            mend=f"did you mean @{near[0]}?" if near else "see `labassist runs`",
+        )
+    return next(row for row in reversed(originals) if row.get("job") == meant[0])
 
 
 def _means(name: str, run_id: str) -> bool:

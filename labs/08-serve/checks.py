@@ -150,7 +150,7 @@ def measurement(found: Evidence) -> dict[str, Any]:
             return run
     raise Missing(
         "no measurement of one and of four at a time yet",
-        run="labassist bench-serve @serving/vllm --requests 16 --concurrency 1,4 --max-tokens 9",
+        run="labassist bench-serve @vllm --requests 16 --concurrency 1,4 --max-tokens 9",
     )
 
 
@@ -198,7 +198,7 @@ def measured_load(found: Evidence) -> Measured:
 def stop(found: Evidence) -> list[Criterion]:
     servers = [run for run in found.runs(SERVER, any_state=True) if run["state"] != "running"]
     if not servers:
-        raise Missing("the server was not stopped yet", run="labassist stop @serving/vllm --wait")
+        raise Missing("the server was not stopped yet", run="labassist stop @vllm --wait")
     run = servers[0]
     ended = run.get("ended", "")
     return [Criterion("its end is recorded", bool(ended), "a time", ended or "none", short(run))]
