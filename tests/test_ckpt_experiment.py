@@ -40,6 +40,16 @@ def test_a_kill_waits_for_a_save_that_has_begun(due: int, waits: bool, tmp_path:
     sealing.join()
 
 
+def test_a_run_too_short_to_be_interrupted_says_how_many_steps_it_takes() -> None:
+    with pytest.raises(InputError, match="2 steps are too few") as caught:
+        experiment._fit([1], 2)
+    assert caught.value.mend == "train 4 steps or more"
+    with pytest.raises(InputError, match="leaves fewer") as caught:
+        experiment._fit([6], 8)
+    assert caught.value.mend == "choose from 1 to 5"
+    experiment._fit([5], 8)
+
+
 def attached(output: Path, workspace: Path, run: str) -> None:
     folder = workspace / "ledger" / "runs" / run
     trainer: Any = SimpleNamespace(args=SimpleNamespace(output_dir=str(output)))

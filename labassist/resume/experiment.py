@@ -173,6 +173,13 @@ def _fit(at: Sequence[int], steps: int | None) -> None:
             what = f"it is not after step {before}" if before else "a run has no step before 1"
             raise InputError(what, where=f"--at {step}", mend="give steps of the run, in rising order")
     if steps is not None and at and at[-1] > steps - STEPS_AFTER:
+        if steps <= STEPS_AFTER:
+            raise InputError(
+                f"{steps} steps are too few: one or more before the interruption and {STEPS_AFTER} after the resume "
+                f"make {STEPS_AFTER + 1}",
+                where=f"--at {at[-1]}",
+                mend=f"train {at[-1] + STEPS_AFTER} steps or more",
+            )
         raise InputError(
             f"step {at[-1]} leaves fewer than {STEPS_AFTER} steps after the resume",
             where=f"--at {at[-1]}",
