@@ -9,6 +9,7 @@ import pytest
 from command import answer, labassist
 
 from labassist.content import root
+from labassist.data import lint as linter
 from labassist.data import rows
 from labassist.errors import InputError
 from labassist.workspace import Workspace
@@ -161,11 +162,51 @@ def test_data_lint_answers_and_its_status(workspace: Workspace, tmp_path: Path) 
     told = answer("data", "lint", str(path), cwd=workspace.root)
     assert told["ok"] and told["samples"] == 3 and told["shape"] == "instruction"
     assert (
-        "1 samples are exact copies" in told["warnings"][0] and "more than one answer" in told["warnings"][1]
+        "1 sample is an exact copy of another" in told["warnings"][0]
+        and "1 question has" in told["warnings"][1]
+        and "more than one answer" in told["warnings"][1]
     )
     bad = write(tmp_path / "b.jsonl", GOOD, "nonsense")
     told = answer("data", "lint", str(bad), cwd=workspace.root, status=1)
     assert told["counts"] == {"not-json": 1} and told["problems"][0]["line"] == 2
     text = labassist("data", "lint", str(bad), cwd=workspace.root, status=1).stdout
-    assert f"{bad}:2: is not JSON" in text and "1 LINES TO MEND" in text
+    assert f"{bad}:2: is not JSON" in text and "1 LINE TO MEND" in text
     labassist("data", "lint", str(tmp_path / "none.jsonl"), cwd=workspace.root, status=2)
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-32"])
+@pytest.mark.parametrize("name", ["a b.jsonl", "a.txt"])
+def test_another_encoding_is_one_finding_of_the_whole_file(tmp_path: Path, encoding: str, name: str) -> None:
+    path = tmp_path / name
+    mark = "\ufeff" if encoding == "utf-16-be" else ""
+    path.write_bytes((mark + 3 * (json.dumps(GOOD) + "\n")).encode(encoding))
+    [problem] = rows.inspect(path).problems
+    known = encoding[:6].upper()
+    assert (problem.line, problem.code) == (
+        0,
+        "not-utf8",
+    ) and f"is {known}, by its first bytes" in problem.message
+    assert f"iconv -f {known.lower()} -t utf-8 " in problem.mend and "latin1" not in problem.mend
+    text = linter.text(linter.answer(rows.inspect(path)))
+    assert text.endswith("THE FILE TO MEND") and text.count(name) == 3
+
+
+def test_a_mark_of_utf8_is_no_part_of_a_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"\xef\xbb\xbfone\n")
+    assert rows.read(path)[0].answer == "one"
+
+
+def test_the_same_fault_of_many_lines_is_told_once(tmp_path: Path) -> None:
+    found = rows.inspect(write(tmp_path / "a.jsonl", *[{"question": "a", "answer": "b"}] * 30, "nonsense"))
+    text = linter.text(linter.answer(found))
+    assert text.count("has the keys question, answer") == 1 and "(and 29 more alike)" in text
+    assert "a.jsonl:31: is not JSON" in text and text.endswith("31 LINES TO MEND")
+
+
+def test_one_sample_that_is_too_long_is_one() -> None:
+    spread = {"tokens": 9, "trained_tokens": 4, "median": 4.5, "p95": 6, "max": 6, "limit": 5, "over": 1}
+    told = linter.answer(rows.Read("a.jsonl", "text", [], [], 1))
+    text = linter.text(told | {"model": "m", "tokens": spread | {"histogram": [[3, 6, 2]]}, "shown": ""})
+    assert "1 sample is longer than 5 tokens and would be cut" in text and "0 samples of 1 line, " in text

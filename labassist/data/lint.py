@@ -36,14 +36,22 @@ def warnings(samples: list[Sample]) -> list[str]:
     whole = Counter((_text(one.prompt), _text(one.completion)) for one in samples)
     again = sum(count - 1 for count in whole.values())
     if again:
-        told.append(f"{again} samples are exact copies of others: they count that much more in training")
+        are, others = (
+            ("is an exact copy", "another: it counts twice")
+            if again == 1
+            else ("are exact copies", "others: they count that much more")
+        )
+        told.append(f"{counted(again, 'sample')} {are} of {others} in training")
     if any(one.prompt for one in samples):
         answers: dict[str, set[str]] = {}
         for one in samples:
             answers.setdefault(_text(one.prompt), set()).add(_text(one.completion))
         unlike = sum(len(some) > 1 for some in answers.values())
         if unlike:
-            told.append(f"{unlike} questions have more than one answer: the model can learn only a mixture")
+            have = "has" if unlike == 1 else "have"
+            told.append(
+                f"{counted(unlike, 'question')} {have} more than one answer: the model can learn only a mixture"
+            )
     return told
 
 
@@ -55,13 +63,17 @@ def characters(sample: Sample) -> int:
 def text(told: dict[str, Any]) -> str:
     """Return the answer as a person reads it."""
     lines = [
-        f"{told['path']}: {told['samples']} samples of {told['lines']} lines"
+        f"{told['path']}: {counted(told['samples'], 'sample')} of {counted(told['lines'], 'line')}"
         + (f", shape {told['shape']}" if told["shape"] else "")
     ]
-    for one in told["problems"][:MOST_SHOWN]:
-        place = f"{told['path']}:{one['line']}" if one["line"] else told["path"]
-        lines.append(f"  {place}: {one['message']}; {one['mend']}")
-    left = len(told["problems"]) - MOST_SHOWN
+    folded: dict[tuple[str, str], list[int]] = {}
+    for one in told["problems"]:
+        folded.setdefault((one["message"], one["mend"]), []).append(one["line"])
+    for (message, mend), where in list(folded.items())[:MOST_SHOWN]:
+        place = f"{told['path']}:{where[0]}" if where[0] else told["path"]
+        again = f" (and {len(where) - 1} more alike)" if len(where) > 1 else ""
+        lines.append(f"  {place}: {message}{again}; {mend}")
+    left = sum(map(len, list(folded.values())[MOST_SHOWN:]))
     if left > 0:
         lines.append(f"  and {left} more: --json has them all")
     lines += [f"  note: {warning}" for warning in told["warnings"]]
@@ -73,8 +85,19 @@ def text(told: dict[str, Any]) -> str:
             f"  characters a sample: median {spread['median']:.0f}, longest {spread['max']:,}; "
             "--model says how many tokens that is"
         )
-    lines.append("OK" if told["ok"] else f"{len(told['problems'])} LINES TO MEND")
+    lines.append("OK" if told["ok"] else _to_mend(told["problems"]))
     return "\n".join(lines)
+
+
+def _to_mend(problems: list[dict[str, Any]]) -> str:
+    if not problems[0]["line"]:
+        return "THE FILE TO MEND"
+    return f"{counted(len(problems), 'LINE')} TO MEND"
+
+
+def counted(number: int, word: str) -> str:
+    """Return a number with its word, in the plural where there is not one."""
+    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}{'S' if word.isupper() else 's'}"
 
 
 def _tokens(told: dict[str, Any]) -> list[str]:
@@ -89,7 +112,10 @@ def _tokens(told: dict[str, Any]) -> list[str]:
         over = "  > limit" if low > spread["limit"] else ""
         lines.append(f"  {low:>7} to {high:<7}{count:>7}  {bar}{over}".rstrip())
     if spread["over"]:
-        lines.append(f"  {spread['over']} samples are longer than {spread['limit']} tokens and would be cut")
+        are = "is" if spread["over"] == 1 else "are"
+        lines.append(
+            f"  {counted(spread['over'], 'sample')} {are} longer than {spread['limit']} tokens and would be cut"
+        )
     return [*lines, "", *told["shown"].splitlines(), ""]
 
 

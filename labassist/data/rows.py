@@ -7,7 +7,9 @@ paragraphs the samples.
 
 from __future__ import annotations
 
+import codecs
 import json
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +31,14 @@ SHAPES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 """Shape -> keys that a line must have, and keys that it may have."""
 
 PROSE = (".txt", ".md")
+MARKS = {
+    b"\xff\xfe\x00\x00": "UTF-32",
+    b"\x00\x00\xfe\xff": "UTF-32",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+}
+"""What a file begins with -> its encoding, the longer first; UTF-8's own mark is passed over."""
+
 Message = dict[str, str]
 
 
@@ -109,6 +119,9 @@ def inspect(path: Path | str) -> Read:
         ) from None
     with file:
         prose = place.suffix in PROSE
+        encoding = next((name for mark, name in MARKS.items() if file.peek(len(mark)).startswith(mark)), "")
+        if encoding:
+            return Read(str(path), "", [], [_other_encoding(path, encoding)], 0)
         found = _prose(str(path), file.read()) if prose else _lines(str(path), file)
     if not found.samples and not found.problems:
         found.problems.append(Problem(0, "empty-file", "holds no sample", "write one JSON object a line"))
@@ -116,6 +129,7 @@ def inspect(path: Path | str) -> Read:
 
 
 def _prose(path: str, data: bytes) -> Read:
+    data = data.removeprefix(codecs.BOM_UTF8)
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -168,7 +182,7 @@ def _split(file: Any) -> Iterator[tuple[int, bytes]]:
 def _line(number: int, data: bytes, shape: str) -> tuple[str, Sample] | Problem | None:
     """Return a line's shape and sample, or its fault; nothing for an empty one."""
     if number == 1:
-        data = data.removeprefix(b"\xef\xbb\xbf")
+        data = data.removeprefix(codecs.BOM_UTF8)
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -286,6 +300,11 @@ def _chat(
         )
     cut = len(messages) - 1 if cut is None else cut
     return shape, Sample(number, messages[:cut], messages[cut:])
+
+
+def _other_encoding(path: Path | str, encoding: str) -> Problem:
+    mend = f"iconv -f {encoding.lower()} -t utf-8 {shlex.quote(str(path))} > utf8{Path(path).suffix}, and take that file"
+    return Problem(0, "not-utf8", f"is {encoding}, by its first bytes, and not UTF-8", mend)
 
 
 def _not_text(line: int, error: UnicodeDecodeError) -> Problem:
