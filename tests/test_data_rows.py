@@ -209,4 +209,7 @@ def test_one_sample_that_is_too_long_is_one() -> None:
     spread = {"tokens": 9, "trained_tokens": 4, "median": 4.5, "p95": 6, "max": 6, "limit": 5, "over": 1}
     told = linter.answer(rows.Read("a.jsonl", "text", [], [], 1))
     text = linter.text(told | {"model": "m", "tokens": spread | {"histogram": [[3, 6, 2]]}, "shown": ""})
+    assert text.endswith(
+        "OK, with a limit of 5 tokens a sample; a job has its own, its `length`: give that with --limit"
+    )
     assert "1 sample is longer than 5 tokens and would be cut" in text and "0 samples of 1 line, " in text

@@ -34,7 +34,9 @@ def register(sub: Subparsers) -> None:
     parser.add_argument(
         "--model", metavar="MODEL", help="whose tokens: embedded, a folder or a downloaded hub id"
     )
-    parser.add_argument("--limit", type=int, default=2048, metavar="N", help="tokens of a sample (2048)")
+    parser.add_argument(
+        "--limit", type=int, default=2048, metavar="N", help="tokens of a sample: a job's `length` (2048)"
+    )
     parser.add_argument(
         "--line", type=int, default=0, metavar="N", help="the sample to show (default: the first)"
     )

@@ -86,6 +86,11 @@ def text(told: dict[str, Any]) -> str:
             "--model says how many tokens that is"
         )
     lines.append("OK" if told["ok"] else _to_mend(told["problems"]))
+    if "tokens" in told:
+        lines[-1] += (
+            f", with a limit of {told['tokens']['limit']} tokens a sample; a job has its own, its `length`: "
+            "give that with --limit"
+        )
     return "\n".join(lines)
 
 
