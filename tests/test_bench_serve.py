@@ -594,6 +594,42 @@ def test_a_server_that_only_fails_is_an_answer_of_no(workspace: Any) -> None:
 
 
 @pytest.mark.fault
+def test_a_server_that_goes_away_fails_the_measurement(workspace: Any) -> None:
+    stops: list[Any] = []
+
+    def answer(handler: BaseHTTPRequestHandler, number: int) -> None:
+        handler.close_connection = True
+        if number < 2:
+            tokens(handler)
+        elif number == 2:
+            threading.Thread(target=handler.server.shutdown).start()
+            handler.server.socket.close()
+            stops.append(number)
+
+    with serving(answer) as url:
+        words = ("--requests", "30", "--warmup", "0", "--concurrency", "1,2")
+        done = said(workspace, "bench-serve", url, *words)
+    assert stops and done.returncode == 1, done.stderr
+    lines = done.stdout.splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("1 at a time"))
+    assert lines[at + 1].startswith("  FAILED: 28 of 30 requests failed (")
+    assert "the numbers are of the 2 answered; the server went away: " in lines[at + 1]
+    assert not any(line.startswith("2 at a time") for line in lines)
+    run = json.loads(said(workspace, "show", "@last", "--json").stdout)
+    assert run["state"] == "failed" and "28 of 30 requests failed" in run["reason"]
+    assert any("the server went away" in line for line in run["warnings"])
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize(("failed", "fails"), [(2, False), (3, True)])
+def test_more_than_one_failure_of_a_hundred_fails_a_measurement(failed: int, fails: bool) -> None:
+    bad = [Sample(at, at, at, ended=at + 0.1, error="http", detail="HTTP 500") for at in range(failed)]
+    good = [sample(at, 0.1, 0.5) for at in range(failed, 200)]
+    row = bench_stats.summarise([*bad, *good], rate=0, asked=200, client=CLIENT, seed=1)
+    assert bool(row["failure"]) is fails
+
+
+@pytest.mark.fault
 def test_ctrl_c_prints_what_there_is(workspace: Any) -> None:
     def answer(handler: BaseHTTPRequestHandler, number: int) -> None:
         time.sleep(0.1)

@@ -151,6 +151,8 @@ class Measurement:
             },
         )
         self.step = 0
+        self.gone = ""
+        """How the server left, where it did."""
 
     @property
     def warmup(self) -> int:
@@ -174,8 +176,8 @@ class Measurement:
             told += f", again and again for {count} requests: what a server keeps of a prompt makes it look faster"
         return [found[at % len(found)] for at in range(count)], told
 
-    def run(self) -> bool:
-        """Measure every load; return False when it was asked to stop before the end."""
+    def run(self) -> int:
+        """Measure every load and return the status: 1 where one has failed, STOPPED when asked to stop before the end."""
         bodies = [
             bench_prompts.body(
                 one, self.where, self.model, self.args.max_tokens, ignore_eos=self.args.ignore_eos
@@ -192,8 +194,14 @@ class Measurement:
                 break
             begin = self.warmup + number * self.args.requests
             self._load(bodies[begin : begin + self.args.requests], most, rate)
-        self.recorder.finish(self.step, "stop" if self.recorder.asked else "done")
-        return not self.recorder.asked
+            if self.gone:
+                break
+        failures = [
+            f"{bench_text.title(row)}: {row['failure']}" for row in self.result["loads"] if row["failure"]
+        ]
+        failure = "; ".join(failures)
+        self.recorder.finish(self.step, "stop" if self.recorder.asked else failure or "done")
+        return STOPPED if self.recorder.asked else 1 if failure else 0
 
     def _drive(self, bodies: list[bytes], most: int, rate: float) -> Any:
         load = Load(self.where, bodies, most, rate, self.args.timeout, self.args.seed)
@@ -221,7 +229,13 @@ class Measurement:
         self.result["loads"].append(row)
         if samples:
             self.recorder.record(self.step, **_row_values(row))
-        for line in row["warnings"]:
+        if row["failure"] and not self.recorder.asked:
+            try:
+                bench_client.models(self.where)
+            except InputError as error:
+                self.gone = f"the server went away: {error.what}"
+                row["failure"] = f"{row['failure']}; {self.gone}"
+        for line in [row["failure"], *row["warnings"]] if row["failure"] else row["warnings"]:
             self.recorder.order.warn(f"{bench_text.title(row)}: {line}")
 
 
@@ -279,14 +293,14 @@ def main() -> int:
     except LabError as error:
         print(f"labassist: {error}", file=sys.stderr)
         return error.status
-    whole = measurement.run()
+    status = measurement.run()
     args.out.parent.mkdir(parents=True, exist_ok=True)
     ignore = args.out.parent / ".gitignore"
     if not ignore.exists():
         ignore.write_text("# Made by labassist: measurements are no source.\n*\n")
     replace_file(args.out, json.dumps(measurement.result, indent=1).encode() + b"\n")
     print(bench_text.text(measurement.result), flush=True)
-    return 0 if whole else STOPPED
+    return status
 
 
 if __name__ == "__main__":

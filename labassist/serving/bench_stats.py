@@ -21,6 +21,8 @@ PERCENTS = (50, 95, 99)
 RESAMPLES = 2000
 ENOUGH = 200
 """Answers below which little can be said of P99: two of 200 lie above it."""
+MOST_FAILED = 0.01
+"""Share of failed requests above which a measurement has failed: a P99 of those that are left hides as many."""
 WINDOWS = 20
 """Equal parts of the time, whose rates give the interval of tokens a second."""
 SLOWER, STANDARD_ERRORS = 1.3, 3.0
@@ -127,8 +129,19 @@ def summarise(
     if good and duration:
         low, high = mean_interval(rates(good, duration), seed)
         row["output_throughput"] = {"value": tokens / duration, "low": low, "high": high}
+    row["failure"] = failure(row)
     row["warnings"] = warnings(good, row, rate, asked)
     return row
+
+
+def failure(row: dict[str, Any]) -> str:
+    """Return in a line that too many requests failed for a row to be a measurement; empty where they did not."""
+    failed = sum(row["errors"].values())
+    if failed <= MOST_FAILED * row["requests"]:
+        return ""
+    kinds = ", ".join(f"{count} {kind}" for kind, count in row["errors"].items())
+    left = f"the numbers are of the {row['completed']} answered" if row["completed"] else "none was answered"
+    return f"{failed} of {row['requests']} requests failed ({kinds}); {left}"
 
 
 def warnings(good: Sequence[Sample], row: dict[str, Any], rate: float, asked: int) -> list[str]:

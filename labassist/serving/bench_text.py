@@ -36,6 +36,8 @@ def _load(load: dict[str, Any]) -> list[str]:
     lines = [
         f"{title(load)}: {load['requests']} requests in {load['duration_s']:.1f} s, {failed} failed{kinds}",
     ]
+    if load["failure"]:
+        lines.append(f"  FAILED: {load['failure']}")
     if load["completed"]:
         lines.append(f"  {'ms':<{WIDTH}}" + "".join(f"{f'P{percent}':<22}" for percent in PERCENTS).rstrip())
         for key, name in LINES:
