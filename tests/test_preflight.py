@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -198,3 +199,24 @@ def with_memory(workspace: Workspace, table: str) -> Any:
     path = workspace.labs / "01-first-loop" / "jobs.toml"
     path.write_text(path.read_text().split("[train.memory]")[0] + "[train.memory]\n" + table)
     return load_job(workspace, JOB)
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b'{"question": "a", "answer": "b"}\n' * 3, "my.jsonl:1: has the keys question, answer"),
+        (b"", "my.jsonl: holds no sample"),
+        ('{"text": "a"}'.encode("utf-16"), "my.jsonl: is UTF-16"),
+    ],
+)
+def test_samples_that_cannot_be_read_are_refused_before_there_is_a_run(
+    workspace: Workspace, data: bytes, said: str
+) -> None:
+    job = replace(load_job(workspace, "07-qlora/sft"), needs=(), memory={})
+    (workspace.root / "my.jsonl").write_bytes(data)
+    with pytest.raises(InputError) as caught:
+        preflight.preflight(workspace, job, resolve(job, "tiny", None, ["data.train=my.jsonl"]))
+    assert str(caught.value).startswith(said) and caught.value.mend
+    (workspace.root / "my.jsonl").write_text('{"text": "a"}\n')
+    assert preflight.preflight(workspace, job, resolve(job, "tiny", None, ["data.train=my.jsonl"])) == []

@@ -279,9 +279,11 @@ def test_a_sweep_trains_each_setting_with_each_seed_and_goes_on_after_a_kill(lab
 )
 def test_a_faulty_line_is_named_before_anything_heavy_starts(lab: Path, line: bytes, said: str) -> None:
     (lab / "faulty.jsonl").write_bytes(b'{"instruction": "a", "output": "b"}\n' + line + b"\n")
-    document = run(lab, "--set", "data.train=faulty.jsonl", status=1)
-    [told] = log_of(lab, document).splitlines()
+    words = ("run", "07-qlora/sft", "--profile", "tiny", "--set", "data.train=faulty.jsonl")
+    before = len(answer("runs", cwd=lab))
+    [told] = labassist(*words, cwd=lab, status=2, env=ENV).stderr.splitlines()
     assert told.startswith("labassist: faulty.jsonl:2: ") and said in told and "; " in told
+    assert len(answer("runs", cwd=lab)) == before, "what cannot be read leaves no run"
 
 
 def test_what_a_crash_costs_is_said_in_money_where_a_price_was_given(lab: Path) -> None:

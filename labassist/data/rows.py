@@ -99,13 +99,18 @@ def read(path: Path | str) -> list[Sample]:
     """Return the samples of a file. Raises InputError at its first fault, naming the line, and counting the rest."""
     found = inspect(path)
     if found.problems:
-        first = found.problems[0]
-        rest = len(found.problems) - 1
-        more = f" ({rest} more: labassist data lint {path})" if rest else ""
-        raise InputError(
-            first.message + more, where=f"{path}:{first.line}" if first.line else str(path), mend=first.mend
-        )
+        raise first_fault(found, str(path))
     return found.samples
+
+
+def first_fault(found: Read, path: str) -> InputError:
+    """Return the first fault of a file that has one, as an error that counts the rest."""
+    first = found.problems[0]
+    rest = len(found.problems) - 1
+    more = f" ({rest} more: labassist data lint {path})" if rest else ""
+    return InputError(
+        first.message + more, where=f"{path}:{first.line}" if first.line else path, mend=first.mend
+    )
 
 
 def inspect(path: Path | str) -> Read:

@@ -12,7 +12,7 @@ from labassist.errors import InputError, did_you_mean
 from labassist.runs.config import Config, Spec, check, flatten, parse_sets, read_spec, read_toml, resolve_spec
 from labassist.workspace import Workspace
 
-KEYS = ("script", "config", "summary", "default_profile", "needs", "inputs", "memory")
+KEYS = ("script", "config", "summary", "default_profile", "needs", "inputs", "rows", "memory")
 
 SHAPE = ("hidden", "layers", "heads", "vocabulary")
 """In a memory table: the sizes of a model that is the job's own, in place of `model`."""
@@ -57,6 +57,8 @@ class Job:
     """Packages that its script imports: asked for before a run is started."""
     inputs: tuple[str, ...] = ()
     """Keys of its configuration that name files, relative to the workspace."""
+    rows: tuple[str, ...] = ()
+    """Those among them that name files of training samples, as `data lint` reads them."""
     memory: Mapping[str, Any] = field(default_factory=dict)
     """How large it is, in the words of MEMORY; a text `$key` stands for that number of its configuration."""
 
@@ -183,9 +185,10 @@ def _job(workspace: Workspace, lab: str, task: str, table: dict[str, Any]) -> Jo
         paths[key] = path
     spec = read_spec(paths["config"], str(paths["config"].relative_to(workspace.root)))
     where = f"{_place(workspace, lab)}: {task}"
-    inputs = tuple(table.get("inputs", "").split())
-    for key in inputs:
-        _refers(spec, key, f"{where}: inputs")
+    named = {one: tuple(table.get(one, "").split()) for one in ("inputs", "rows")}
+    for one, keys in named.items():
+        for key in keys:
+            _refers(spec, key, f"{where}: {one}")
     return Job(
         f"{lab}/{task}",
         folder,
@@ -195,7 +198,8 @@ def _job(workspace: Workspace, lab: str, task: str, table: dict[str, Any]) -> Jo
         table.get("default_profile", "default"),
         spec,
         tuple(table.get("needs", "").split()),
-        inputs,
+        named["inputs"],
+        named["rows"],
         _memory(spec, table.get("memory", {}), f"{where}: memory"),
     )
 

@@ -42,6 +42,9 @@ process make 5.4; of its `laptop` profile 0.35, where they make 0.8."""
 DISK_RESERVE = 200 * MIB
 """Left free beside the checkpoints, for curves, logs and the ledger; `launch` refuses to start with less."""
 
+LARGEST_READ = 64 * MIB
+"""A larger file of samples is not read before the job: that would take seconds, and the job reads it all the same."""
+
 OTHER_GPUS = Path("/dev/kfd")
 """There where an AMD card is, which torch calls `cuda` and NVML does not see."""
 
@@ -96,12 +99,14 @@ def preflight(workspace: Workspace, job: Job, config: Config, profiles: Resolve 
     """Return what a person should know before the job starts with these numbers.
 
     `profiles` gives the numbers of another profile with the same overrides; the largest one that fits is offered.
-    Raises InputError where a package or an input is missing, and where memory or disk will not do.
+    Raises InputError where a package or an input is missing, where training samples cannot be read, and where memory
+    or disk will not do.
     """
     from labassist.machine.sample import Sampler
 
     _packages(job)
     _inputs(workspace, job, config.flat)
+    _rows(workspace, job, config.flat)
     if not job.memory:
         return []
     try:
@@ -304,6 +309,19 @@ def _inputs(workspace: Workspace, job: Job, flat: Flat) -> None:
                 where=f"{job.name}: {key}",
                 mend=f"mend --set {key}=PATH, from the workspace",
             )
+
+
+def _rows(workspace: Workspace, job: Job, flat: Flat) -> None:
+    """Raise InputError at the first fault of a file of samples; a large one is read by the job alone."""
+    from labassist.data import rows
+
+    for key in job.rows:
+        name = flat.get(key)
+        path = workspace.root / Path(name).expanduser() if isinstance(name, str) and name else None
+        if path is not None and path.is_file() and path.stat().st_size <= LARGEST_READ:
+            found = rows.inspect(path)
+            if found.problems:
+                raise rows.first_fault(found, str(name))
 
 
 def _gib(size: float) -> str:
