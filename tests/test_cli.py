@@ -15,6 +15,7 @@ import pytest
 import labassist
 from labassist.cli.main import build_parser, main, parse
 from labassist.cli.output import paint, table, to_json
+from labassist.cli.parsing import UsageError
 from labassist.errors import AnswerNo
 from labassist.workspace import Workspace
 
@@ -229,3 +230,30 @@ def test_without_a_command_or_a_terminal_it_says_what_works(workspace: Workspace
     assert result.returncode == 2
     assert "needs a terminal" in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        ("chat RUN --system S hello", "message", "hello"),
+        ("chat --system S RUN hello", "message", "hello"),
+        ("chat RUN hello --system S", "message", "hello"),
+        ("chat RUN --system S", "message", None),
+        ("chat RUN -- -5", "message", "-5"),
+        ("curve RUN --csv - loss lr", "series", ["loss", "lr"]),
+        ("curve RUN loss --csv - lr", "series", ["loss", "lr"]),
+        ("export A --to html B", "runs", ["A", "B"]),
+        ("prune A --dry-run B", "runs", ["A", "B"]),
+        ("audit --json RUN", "run", "RUN"),
+        ("run --seed 3 01-first-loop/train --profile tiny", "job", "01-first-loop/train"),
+    ],
+)
+def test_options_may_stand_before_an_optional_argument(words: str, name: str, value: object) -> None:
+    assert getattr(parse(words.split()), name) == value
+
+
+def test_a_word_too_many_is_still_one() -> None:
+    with pytest.raises(UsageError, match="unrecognized arguments: there"):
+        parse(["chat", "RUN", "--system", "S", "hello", "there"])
+    with pytest.raises(UsageError, match="the following arguments are required: URL"):
+        parse(["chat", "--system", "S"])

@@ -24,6 +24,22 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         super().__init__(allow_abbrev=False, **options)
+        self._mixing = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse, with options before, between and behind the arguments.
+
+        argparse gives an optional argument its empty value as soon as the one before it is read, so that
+        `chat RUN --system S MESSAGE` would have a word too many. Its intermixed parsing calls this method again.
+        """
+        optional = any(one.nargs in ("?", "*") for one in self._get_positional_actions())
+        if self._mixing or not optional:
+            return super().parse_known_args(args, namespace)
+        self._mixing = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._mixing = False
 
     def error(self, message: str) -> NoReturn:
         """Raise UsageError with the message and where to read more."""
