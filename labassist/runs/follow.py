@@ -118,6 +118,8 @@ class LiveLine:
         self._live = out.isatty()
         self._values: dict[str, Any] = {}
         self._first: tuple[int, float] | None = None
+        self._newest: tuple[int, float] = (0, 0.0)
+        """The newest step and when its first row came: what is measured after it, as an evaluation, is no step's time."""
         self._spoke = 0.0
         self._drawn = ""
         self._warned = set(self._warnings())
@@ -128,7 +130,9 @@ class LiveLine:
         rows = self._tail.poll()
         for row in rows:
             self._values.update(row)
-            self._first = self._first or (row["step"], row.get("t", 0.0))
+            at = (row["step"], row.get("t", 0.0))
+            self._first = self._first or at
+            self._newest = at if at[0] > self._newest[0] else self._newest
         if not rows:
             return
         text = self._text()
@@ -186,8 +190,8 @@ class LiveLine:
         if self._first is None:
             return 0.0
         step, began = self._first
-        elapsed = self._values.get("t", 0.0) - began
-        return float((self._values["step"] - step) / elapsed) if elapsed > 0 else 0.0
+        elapsed = self._newest[1] - began
+        return float((self._newest[0] - step) / elapsed) if elapsed > 0 else 0.0
 
 
 def _rate(tokens: float) -> str:
