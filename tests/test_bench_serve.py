@@ -217,6 +217,36 @@ def test_what_is_doubtful_is_said() -> None:
     assert not warned(quick, "cannot keep up", rate=2.0)
 
 
+def timed(due: float, began: float, ended: float) -> Sample:
+    """A request that was due, whose answer began and ended at these times."""
+    times = [began + (ended - began) * at / 4 for at in range(5)]
+    return Sample(0, due, due, times, ended, 10, 5, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "rate", "behind"),
+    [
+        ("one at a time, 4 a second", 6.0, True),
+        ("one at a time, 4 a second", 3.0, False),
+        ("a burst in one batch", 100.0, True),
+        ("all at once, each 4 s", 6.0, False),
+        ("all at once, each 4 s", 100.0, False),
+    ],
+)
+def test_a_server_that_does_not_keep_up_is_seen(name: str, rate: float, behind: bool) -> None:
+    samples, free = [], 0.0
+    for number, due in enumerate(bench_load.poisson(100, rate, seed=3)):
+        if name.startswith("one"):
+            free = max(free, due) + 0.25
+            samples.append(timed(due, free - 0.2, free))
+        elif name.startswith("a burst"):  # read one after the other, written side by side until the end
+            samples.append(timed(due, due + 0.1 + 0.13 * number, 15.0))
+        else:
+            samples.append(timed(due, due + 0.3, due + 4.0))
+    row = bench_stats.summarise(samples, rate=rate, asked=100, client=CLIENT, seed=1)
+    assert any("cannot keep up" in line for line in row["warnings"]) is behind
+
+
 # ---------------------------------------------------------------------------- the loops
 
 

@@ -25,6 +25,8 @@ MOST_FAILED = 0.01
 """Share of failed requests above which a measurement has failed: a P99 of those that are left hides as many."""
 WINDOWS = 20
 """Equal parts of the time, whose rates give the interval of tokens a second."""
+KEPT = 0.9
+"""Of the rate at which requests were due: below this a server has not kept up."""
 SLOWER, STANDARD_ERRORS = 1.3, 3.0
 """How much longer the last third takes than the first, and by how many standard errors, where a queue grows."""
 CLIENT_CORE, CLIENT_LATE = 0.7, 0.1
@@ -130,7 +132,10 @@ def summarise(
         low, high = mean_interval(rates(good, duration), seed)
         row["output_throughput"] = {"value": tokens / duration, "low": low, "high": high}
     row["failure"] = failure(row)
-    row["warnings"] = warnings(good, row, rate, asked)
+    row["warnings"] = warnings(good, row, asked)
+    due = [one.scheduled for one in samples]
+    if rate and good and (line := falls_behind(good, due, rate, row["request_throughput"])):
+        row["warnings"].insert(0, line)
     return row
 
 
@@ -144,7 +149,7 @@ def failure(row: dict[str, Any]) -> str:
     return f"{failed} of {row['requests']} requests failed ({kinds}); {left}"
 
 
-def warnings(good: Sequence[Sample], row: dict[str, Any], rate: float, asked: int) -> list[str]:
+def warnings(good: Sequence[Sample], row: dict[str, Any], asked: int) -> list[str]:
     """Return in lines what makes a row doubtful."""
     found = []
     if row["requests"] < asked:
@@ -164,8 +169,6 @@ def warnings(good: Sequence[Sample], row: dict[str, Any], rate: float, asked: in
             f"{before:.0%} of the time passes before the first token (prompts are long, or requests wait): "
             "tokens a second tell little of how fast it writes"
         )
-    if rate and (line := falls_behind(good, rate, row["request_throughput"])):
-        found.append(line)
     client = row["client"]
     if client["core"] > CLIENT_CORE or client["late_ms"] > CLIENT_LATE * row["ttft_ms"]["p50"]["value"]:
         found.append(
@@ -175,18 +178,32 @@ def warnings(good: Sequence[Sample], row: dict[str, Any], rate: float, asked: in
     return found
 
 
-def falls_behind(good: Sequence[Sample], rate: float, done: float) -> str:
-    """Say that a server does not keep up with arrivals at a rate: its later requests take longer than its first."""
+def falls_behind(good: Sequence[Sample], due: Sequence[float], rate: float, done: float) -> str:
+    """Say that a server does not keep up with arrivals at a rate; `due` is when the requests were, all of them.
+
+    Either it gave first tokens, or ends, at less than KEPT of the rate at which requests were due, or its later
+    requests took longer than its first. The time that a request takes which does not wait is taken out of the
+    duration: a server that keeps up ends that much after the last arrival.
+    """
     ordered = sorted(good, key=lambda one: one.scheduled)
     third = len(ordered) // 3
-    if third < 3:
+    if third < 3 or not max(due):
         return ""
+    asked = len(due) / max(due)
+    starts = max(one.arrivals[0] for one in good) - min(one.ttft for one in good)
+    ends = max(one.arrivals[-1] for one in good) - min(one.e2el for one in good)
     first, last = ([one.e2el for one in part] for part in (ordered[:third], ordered[-third:]))
     error = math.sqrt((statistics.variance(first) + statistics.variance(last)) / third)
     a, b = statistics.fmean(first), statistics.fmean(last)
-    if b <= SLOWER * a or b - a <= STANDARD_ERRORS * error:
+    if len(due) / max(starts, ends) < KEPT * asked:
+        why = f"the last was due after {max(due):.1f} s and the last answer came {ends - max(due):.1f} s late"
+        if starts > ends:
+            why = f"the last was due after {max(due):.1f} s and the last answer began {starts - max(due):.1f} s late"
+    elif b > SLOWER * a and b - a > STANDARD_ERRORS * error:
+        why = f"the last third took {b:.2f} s against {a:.2f} s of the first"
+    else:
         return ""
     return (
-        f"it cannot keep up with {rate:g} requests/s: it answered {done:.2f}/s, and the last third took {b:.2f} s "
-        f"against {a:.2f} s of the first; these latencies would grow as long as one measures"
+        f"it cannot keep up with {rate:g} requests/s: it answered {done:.2f}/s, and {why}; these latencies would grow "
+        "as long as one measures (were they only this uneven, more --requests would show it)"
     )
