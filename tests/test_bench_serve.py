@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import random
+import re
 import signal
 import socket
 import statistics
@@ -708,6 +709,32 @@ def test_the_table_says_what_was_measured() -> None:
     ).splitlines()
     assert told[3] == "2/s, open loop: 200 requests in 199.5 s, 0 failed"
     assert any(line.split()[:4] == ["first", "token", "(TTFT)", "100.0"] for line in told)
+
+
+@pytest.mark.parametrize(
+    ("count", "first"),
+    [
+        (1, ["-", "-", "-"]),
+        (5, ["50.0 (-)", "-", "-"]),
+        (6, ["50.0 (50.0-50.0)", "-", "-"]),
+        (20, ["50.0 (50.0-50.0)", "50.0 (-)", "-"]),
+        (100, ["50.0 (50.0-50.0)", "50.0 (50.0-50.0)", "50.0 (-)"]),
+        (368, ["50.0 (50.0-50.0)"] * 3),
+    ],
+)
+def test_no_percentile_and_no_interval_of_too_few(count: int, first: list[str]) -> None:
+    row = bench_stats.summarise(
+        [sample(at, 0.05, 0.5) for at in range(count)], rate=0, asked=count, client=CLIENT, seed=1
+    )
+    load = {"rate": 0, "concurrency": 1, "details": {}, **row}
+    result = {"url": "u", "model": "m", "max_tokens": 5, "prompts": "ours", "loads": [load, load]}
+    lines = bench_text.text(result).splitlines()
+    line = next(line for line in lines if "(TTFT)" in line)
+    assert re.split(r"\s{2,}", line.strip())[1:] == first
+    written = next(line for line in lines if line.strip().startswith("written"))
+    assert ("(-) tokens/s" in written) is (count < 6)
+    found = bench._row_values(row)
+    assert ("ttft_p50_low" in found, "ttft_p99_high" in found) == (count >= 6, count >= 368)
 
 
 VLLM = os.environ.get("LABASSIST_VLLM_PYTHON", "")

@@ -252,7 +252,7 @@ def _values(sample: Sample, most: int, rate: float) -> dict[str, Any]:
 
 
 def _row_values(row: dict[str, Any]) -> dict[str, float]:
-    """Return what is recorded of a load at its last step: percentiles and rates with their intervals."""
+    """Return what is recorded of a load at its last step: percentiles and rates, with their intervals where the sample has them."""
     found = {
         "answered": row["completed"],
         "failed": sum(row["errors"].values()),
@@ -266,11 +266,9 @@ def _row_values(row: dict[str, Any]) -> dict[str, float]:
     spans["tokens_per_s"] = row["output_throughput"]
     for name, span in spans.items():
         if span:
-            found |= {
-                name: round(span["value"], 3),
-                f"{name}_low": round(span["low"], 3),
-                f"{name}_high": round(span["high"], 3),
-            }
+            found[name] = round(span["value"], 3)
+            if span["low"] is not None:
+                found |= {f"{name}_low": round(span["low"], 3), f"{name}_high": round(span["high"], 3)}
     return found
 
 

@@ -91,6 +91,32 @@ def milliseconds(seconds: Sequence[float], seed: int) -> dict[str, Any]:
     return found
 
 
+def told(values: Sequence[Any], percent: float) -> bool:
+    """Say whether a sample tells a percentile at all: one value in it is expected to lie above."""
+    return len(values) * (100 - percent) >= 100
+
+
+def bounded(values: Sequence[Any], percent: float) -> bool:
+    """Say whether a sample can bound a percentile on both sides with 95%.
+
+    Its largest value is below the percentile with probability p^n, and its smallest above it with (1-p)^n: where either
+    is more than 2.5% no order statistic is a bound (6 values for P50, 72 for P95, 368 for P99).
+    """
+    share = max(percent, 100 - percent) / 100
+    return bool(share ** len(values) <= 0.025)
+
+
+def cells(seconds: Sequence[float], seed: int) -> dict[str, Any]:
+    """Return what `milliseconds` does, with None for a bound that the sample is too small for, and `few` for a value."""
+    found = milliseconds(seconds, seed)
+    for percent in PERCENTS if found else ():
+        cell = found[f"p{percent}"]
+        cell["few"] = not told(seconds, percent)
+        if not bounded(seconds, percent):
+            cell["low"] = cell["high"] = None
+    return found
+
+
 def rates(samples: Sequence[Sample], duration: float) -> list[float]:
     """Return the output tokens a second of each of WINDOWS equal parts of the time; their mean is that of the whole."""
     each = [0.0] * WINDOWS
@@ -122,14 +148,16 @@ def summarise(
         "counted": "usage" if good and all(one.counted for one in good) else "parts",
         "request_throughput": len(good) / duration if duration else 0.0,
         "output_throughput": {},
-        "ttft_ms": milliseconds([one.ttft for one in good], seed),
-        "tpot_ms": milliseconds([one.tpot for one in good if one.tpot is not None], seed),
-        "itl_ms": milliseconds([gap for one in good for gap in one.itl], seed),
-        "e2el_ms": milliseconds([one.e2el for one in good], seed),
+        "ttft_ms": cells([one.ttft for one in good], seed),
+        "tpot_ms": cells([one.tpot for one in good if one.tpot is not None], seed),
+        "itl_ms": cells([gap for one in good for gap in one.itl], seed),
+        "e2el_ms": cells([one.e2el for one in good], seed),
         "client": client,
     }
     if good and duration:
-        low, high = mean_interval(rates(good, duration), seed)
+        # Of fewer answers most parts of the time hold only pieces of the same one.
+        enough = bounded(good, 50)
+        low, high = mean_interval(rates(good, duration), seed) if enough else (None, None)
         row["output_throughput"] = {"value": tokens / duration, "low": low, "high": high}
     row["failure"] = failure(row)
     row["warnings"] = warnings(good, row, asked)

@@ -59,8 +59,12 @@ def _load(load: dict[str, Any]) -> list[str]:
 _COUNTED = {"usage": "the server's count", "parts": "parts of the streams"}
 
 
-def _span(found: dict[str, float]) -> str:
-    """Return a value with its 95% interval, to three digits."""
+def _span(found: dict[str, Any]) -> str:
+    """Return a value with its 95% interval, to three digits; a dash for what the sample is too small for."""
+    if found.get("few"):
+        return "-"
+    if found["low"] is None:
+        return f"{_short(found['value'])} (-)"
     return f"{_short(found['value'])} ({_short(found['low'])}-{_short(found['high'])})"
 
 
@@ -75,7 +79,9 @@ def _side_by_side(loads: list[dict[str, Any]]) -> list[str]:
     ]
     for load in loads:
         cells = [
-            _short(load[key][f"p{percent}"]["value"]) if load[key] else "-"
+            _short(load[key][f"p{percent}"]["value"])
+            if load[key] and not load[key][f"p{percent}"]["few"]
+            else "-"
             for key in ("ttft_ms", "e2el_ms")
             for percent in (50, 95)
         ]
