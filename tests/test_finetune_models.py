@@ -204,6 +204,7 @@ def test_what_a_crash_costs_is_said_in_time_and_money() -> None:
     assert "--set every.checkpoint=47" in told
 
 
+@pytest.mark.fault
 def test_what_an_adapter_says_of_its_base_is_held_against_the_base(tmp_path: Path, model: Path) -> None:
     """Base and instruct of one family have the same shapes: where the names or nothing but shapes speak, it is said."""
     adapter = tmp_path / "adapter"

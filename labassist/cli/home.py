@@ -27,7 +27,7 @@ def register(sub: Subparsers) -> None:
         example="labassist export @last --to bundle -o run.tar\nlabassist export @last --to html -o run.html\n"
         "labassist export --all --to csv -o tables",
     )
-    parser.add_argument("runs", nargs="*", metavar="RUN", help="id, unique prefix, @last or @-2")
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="id, unique prefix, @last, @-2 or @JOB")
     parser.add_argument("--to", required=True, choices=tuple(FORMATS), help="what to make")
     parser.add_argument("-o", "--output", metavar="PATH", help="where to write it")
     parser.add_argument("--all", action="store_true", help="every run that has ended")

@@ -31,7 +31,7 @@ def register(sub: Subparsers) -> None:
     parser.add_argument("--sort", metavar="KEY", help="sort by a key of the record, as last.loss")
 
     parser = command(sub, "show", show, help="print one run's record", example="labassist show @last")
-    parser.add_argument("run", metavar="RUN", help="id, unique prefix, @last or @-2")
+    parser.add_argument("run", metavar="RUN", help="id, unique prefix, @last, @-2 or @JOB")
 
     parser = command(
         sub,
@@ -40,7 +40,7 @@ def register(sub: Subparsers) -> None:
         help="keep a note with a run",
         example='labassist note @last "clip off, oscillates"',
     )
-    parser.add_argument("run", metavar="RUN", help="id, unique prefix, @last or @-2")
+    parser.add_argument("run", metavar="RUN", help="id, unique prefix, @last, @-2 or @JOB")
     parser.add_argument("text", metavar="TEXT")
 
     parser = command(
@@ -50,7 +50,7 @@ def register(sub: Subparsers) -> None:
         help="re-run the recorded code and config, and say whether the result is the same",
         example="labassist replay @last",
     )
-    parser.add_argument("run", metavar="RUN", help="id, unique prefix, @last or @-2")
+    parser.add_argument("run", metavar="RUN", help="id, unique prefix, @last, @-2 or @JOB")
     parser.add_argument("--segment", action="store_true", help="only this segment, from its checkpoint")
     parser.add_argument("--force", action="store_true", help="compare although it cannot be exact here")
     parser.add_argument("--tolerance", default="", metavar="NAME", help="fp32, bf16 or fp16")
@@ -67,8 +67,8 @@ def register(sub: Subparsers) -> None:
         help="what differs between two runs, and the first step at which",
         example="labassist diff @-2 @last",
     )
-    parser.add_argument("a", metavar="A", help="id, unique prefix, @last or @-2")
-    parser.add_argument("b", metavar="B", help="id, unique prefix, @last or @-2")
+    parser.add_argument("a", metavar="A", help="id, unique prefix, @last, @-2 or @JOB")
+    parser.add_argument("b", metavar="B", help="id, unique prefix, @last, @-2 or @JOB")
 
 
 def runs(args: argparse.Namespace) -> int:

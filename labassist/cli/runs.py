@@ -71,7 +71,7 @@ def register(sub: Subparsers) -> None:
         help="go on from a run's last complete checkpoint, as a new segment",
         example="labassist resume @last",
     )
-    parser.add_argument("run", metavar="RUN", help="id, unique prefix, @last or @-2")
+    parser.add_argument("run", metavar="RUN", help="id, unique prefix, @last, @-2 or @JOB")
     parser.add_argument(
         "--set", action="append", default=[], metavar="K=V", dest="sets", help="one override; may be repeated"
     )
@@ -82,13 +82,13 @@ def register(sub: Subparsers) -> None:
     parser = command(
         sub, "stop", stop, help="ask a run for a checkpoint and its end", example="labassist stop @last"
     )
-    parser.add_argument("run", metavar="RUN", help="id, unique prefix, @last or @-2")
+    parser.add_argument("run", metavar="RUN", help="id, unique prefix, @last, @-2 or @JOB")
     parser.add_argument("--wait", action="store_true", help="return when its record is closed")
 
     parser = command(
         sub, "logs", logs, help="print what a run's trainer printed", example="labassist logs @last -f"
     )
-    parser.add_argument("run", metavar="RUN", help="id, unique prefix, @last or @-2")
+    parser.add_argument("run", metavar="RUN", help="id, unique prefix, @last, @-2 or @JOB")
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the run ends")
 
     command(sub, "attach", attach, help="list live runs", example="labassist attach")
