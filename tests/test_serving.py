@@ -280,17 +280,18 @@ def test_a_port_that_is_taken_is_said_with_by_whom(lab: Path, env: dict[str, str
 @pytest.mark.slow
 @pytest.mark.fault
 def test_two_servers_never_share_a_port(lab: Path, env: dict[str, str]) -> None:
-    slow = {**env, "VLLM_STANDIN_LOADS": "6"}
+    slow = {**env, "VLLM_STANDIN_LOADS": "12"}
     first = answer("serve", "outputs/tuned", "--port", "0", "--detach", "--no-wait", cwd=lab, env=slow)
     number, url = first["config"]["port"], first["config"]["url"]
     words = ("serve", "outputs/tuned", "--name", "second", "--port", str(number))
     refused = labassist(*words, cwd=lab, env=env, status=2)
     assert f"port {number} is taken by run {first['id']}, a server of tuned" in refused.stderr
     assert len(answer("runs", cwd=lab)["runs"]) == 1
+    for words in (("chat", url, "hello"), ("chat", first["id"], "hello"), ("bench-serve", url)):
+        said = labassist(*words, cwd=lab, status=2).stderr
+        assert f"run {first['id']}: this server is still loading" in said and "labassist logs" in said
     with standin.foreign(number) as pid:
         # Healthy is what answers there, and it is not this run's: nothing of it may be kept with the run.
-        with Ledger.open(lab / "ledger") as ledger:
-            assert port.served_by(ledger, ("127.0.0.1", number)) == ""
         closed = ended(lab, first)
     assert (closed["state"], closed["exit"]) == ("failed", 1)
     assert f"port {number} is taken by process {pid} " in closed["reason"]
@@ -452,6 +453,24 @@ def test_an_open_address_needs_a_key_which_is_never_recorded(lab: Path, env: dic
         assert "asks for a key, and has got none" in refused.stderr
     for path in (lab / "ledger").rglob("*"):
         assert not path.is_file() or key.encode() not in path.read_bytes(), path
+
+
+def test_what_cannot_be_served_is_said_with_advice_that_serve_can_take(
+    lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = answer("run", "--", "true", cwd=lab)
+    monkeypatch.setenv("HF_HUB_CACHE", str(lab / "hub"))
+    with Ledger.open(lab / "ledger") as ledger:
+
+        def refused(asked: str) -> str:
+            with pytest.raises(InputError) as caught:
+                target(Workspace(lab), ledger, asked, [], Options(), print)
+            return str(caught.value)
+
+        said = refused("@last")
+        assert f"run {run['id']}" in said and "labassist merge" not in said and "left no adapter" in said
+        said = refused("Qwen/Qwen2.5-0.5B")
+        assert "Qwen/Qwen2.5-0.5B is not here" in said and said.endswith("labassist serve Qwen2.5-0.5B")
 
 
 def test_the_command_line_is_labassists_own_and_lengths_are_the_models(lab: Path) -> None:

@@ -102,41 +102,25 @@ def found(ledger: Ledger, name: str) -> tuple[str, str]:
     """
     from labassist import serving
     from labassist.errors import InputError
-
-    if "/" not in name and ":" not in name:
-        document = ledger.find(name)
-        where = f"run {document['id']}"
-        if document["job"] != serving.JOB:
-            raise InputError(f"is a run of {document['job']}, and no server", where=where, mend="name a URL")
-        if document["state"] != "running":
-            mend = "start it again: labassist serve MODEL"
-            raise InputError(f"this server has {document['state']}", where=where, mend=mend)
-        url = _url(ledger, document["id"])
-        if not url:
-            raise InputError("this server is still loading", where=where, mend="wait a little")
-        return url, str(document["id"])
+    from labassist.serving import port
     from labassist.serving.bench_client import target
 
-    asked = target(name)
-    for document in reversed(ledger.running()):
-        url = _url(ledger, document["id"]) if document["job"] == serving.JOB else ""
-        if url and _same(asked, target(url)):
-            return name, str(document["id"])
-    return name, ""
-
-
-def _url(ledger: Ledger, run_id: str) -> str:
-    """Return where a recorded server answers, empty while it does not."""
-    from labassist.serving.place import READY
-
-    path = ledger.run_folder(run_id) / READY
-    return str(_read(path)["url"]) if path.is_file() else ""
-
-
-def _same(a: Any, b: Any) -> bool:
-    """Say whether two URLs mean the same server of this machine."""
-    here = {"localhost", "127.0.0.1", "::1", "0.0.0.0"}  # noqa: S104 - compared, not bound
-    return a.port == b.port and (a.host == b.host or {a.host, b.host} <= here)
+    if "/" in name or ":" in name:
+        asked = target(name)
+        return name, port.served_by(ledger, (asked.host, asked.port))
+    document = ledger.find(name)
+    run = str(document["id"])
+    if document["job"] != serving.JOB:
+        raise InputError(
+            f"is a run of {document['job']}, and no server", where=f"run {run}", mend="name a URL"
+        )
+    if document["state"] != "running":
+        mend = "start it again: labassist serve MODEL"
+        raise InputError(f"this server has {document['state']}", where=f"run {run}", mend=mend)
+    told = port.ready(ledger, run)
+    if told is None:
+        raise port.loading(run)
+    return str(told["url"]), run
 
 
 def _words(args: argparse.Namespace, root: Path) -> list[str]:

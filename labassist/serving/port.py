@@ -131,16 +131,29 @@ def url(host: str, port: int) -> str:
 
 
 def served_by(ledger: Ledger, address: tuple[str, int]) -> str:
-    """Return the run of this ledger that serves an address now; empty where none does, or it is still loading."""
+    """Return the run of this ledger that serves an address now; empty where none does.
+
+    Raises InputError where one is going to, and is still loading.
+    """
     host, port = address
     for document in reversed(ledger.running()):
         config = document.get("config", {})
-        if document["job"] != JOB or config.get("port") != port or ready(ledger, document["id"]) is None:
+        if document["job"] != JOB or config.get("port") != port:
             continue
         near = WILDCARDS.get(config["host"], config["host"])
         if host == near or (is_loopback(host) and is_loopback(near)):
-            return str(document["id"])
+            run = str(document["id"])
+            if ready(ledger, run) is None and life.held(ledger.run_folder(run) / "alive"):
+                raise loading(run)
+            return run
     return ""
+
+
+def loading(run: str) -> InputError:
+    """Return what is said of a server that does not answer yet."""
+    return InputError(
+        "this server is still loading", where=f"run {run}", mend=f"watch it: labassist logs {run} -f"
+    )
 
 
 def ready(ledger: Ledger, run: str) -> dict[str, object] | None:

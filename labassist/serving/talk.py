@@ -68,7 +68,7 @@ class Talk:
 def address(ledger: Ledger | None, asked: str) -> tuple[str, str]:
     """Return the address that an URL or a run means, and the run of this ledger that serves it.
 
-    Raises InputError for a run that is no server, or has ended.
+    Raises InputError for a run that is no server, is still loading or has ended.
     """
     looks = "://" in asked or ":" in asked or "/" in asked or asked == "localhost" or "." in asked
     if looks:
@@ -91,9 +91,7 @@ def address(ledger: Ledger | None, asked: str) -> tuple[str, str]:
             mend="start it again: labassist serve MODEL",
         )
     if port.ready(ledger, document["id"]) is None:
-        raise InputError(
-            "this server is still loading", where=where, mend=f"watch it: labassist logs {document['id']} -f"
-        )
+        raise port.loading(str(document["id"]))
     return str(document["config"]["url"]), str(document["id"])
 
 

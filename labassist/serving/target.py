@@ -91,7 +91,12 @@ def target(
 ) -> Target:
     """Return what is to be served. Raises InputError for a model or an adapter that cannot be."""
     name, merge = _named(workspace, ledger, asked)
-    model = models.prepare(name, workspace.root, say=say)
+    try:
+        model = models.prepare(name, workspace.root, say=say)
+    except InputError as error:  # it speaks to a training, whose option this is not
+        where = asked if error.where == "model.name" else error.where
+        mend = error.mend.replace("--set model.name=", "labassist serve ")
+        raise InputError(error.what, where=where, mend=mend) from None
     models.refuse_remote_code(model, options.trust_remote_code)
     config = json.loads((model.folder / "config.json").read_bytes())
     served = options.name or (model.folder.name if Path(name).name != name or merge else name)
@@ -127,7 +132,7 @@ def _named(workspace: Workspace, ledger: Ledger, asked: str) -> tuple[str, str]:
         raise InputError(
             f"is a run of {document['job']}, which makes no whole model",
             where=f"run {run}",
-            mend=f"merge it first: labassist merge {run}; or serve its base: labassist serve BASE --adapter NAME={run}",
+            mend=_instead(ledger, document),
         )
     if document["state"] != "finished":
         raise InputError(f"this merge is {document['state']}", where=f"run {run}", mend="merge again")
@@ -139,6 +144,20 @@ def _named(workspace: Workspace, ledger: Ledger, asked: str) -> tuple[str, str]:
             mend="merge again, or replay it",
         )
     return folder, run
+
+
+def _instead(ledger: Ledger, document: dict[str, Any]) -> str:
+    """Return what to do with a run that is no merge: its adapter can be merged or served, where it has left one."""
+    _origin, checkpoint = last_checkpoint(ledger, document, [])
+    run = document["id"]
+    try:
+        if checkpoint is not None and find_adapter(checkpoint.resolve()):
+            return f"merge it first: labassist merge {run}; or serve its base: labassist serve BASE --adapter NAME={run}"
+    except InputError:  # no adapter in it
+        pass
+    return (
+        "it has left no adapter either; name a model, or a merge: labassist runs --where job=finetune/merge"
+    )
 
 
 def _merged_by(workspace: Workspace, ledger: Ledger, model: Model, run: str) -> str:
