@@ -30,7 +30,10 @@ def register(sub: Subparsers) -> None:
         "adapter", metavar="ADAPTER", help="an adapter's folder, or a run: its last checkpoint"
     )
     parser.add_argument(
-        "--base", metavar="MODEL", default="", help="the 16-bit base (default: what it was trained on; insists on this one)"
+        "--base",
+        metavar="MODEL",
+        default="",
+        help="the 16-bit base (default: what it was trained on; insists on this one)",
     )
     parser.add_argument("--out", metavar="DIR", help="where to write it (default: outputs/merged-RUN)")
     parser.add_argument("--detach", action="store_true", help="print the run's id and return at once")
