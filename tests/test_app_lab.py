@@ -345,7 +345,7 @@ def test_a_price_and_limits_are_typed_once_and_go_with_what_is_started(workspace
     async def script(pilot: Pilot[int], app: LabApp) -> None:
         await until(pilot, app, "90 A small lab")
         await pilot.press("colon", *"start a job", "enter")
-        await until(pilot, app, "90-small/train")
+        await until(pilot, app, "a run of any of them is recorded")
         await pilot.press("colon", *"job: 90-small", "enter")
         await until(pilot, app, "with which numbers?", "$ price, limits")
         await pilot.press("dollar_sign", *"cost=3", "enter")
