@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pty
 import signal
 import socket
 import subprocess
@@ -312,6 +313,48 @@ def test_an_answer_of_another_model_is_refused_and_not_kept(lab: Path, env: dict
         for words in (("chat", run["id"], "hello"), ("bench-serve", run["id"], "--requests", "2")):
             assert said in labassist(*words, cwd=lab, status=2).stderr
         assert answers.count(run_folder(lab, run)) == 0 and len(answer("runs", cwd=lab)["runs"]) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.fault
+def test_what_is_no_text_is_refused_here_and_only_what_was_kept_is_said_to_be(
+    lab: Path, env: dict[str, str]
+) -> None:
+    with serving(lab, env) as run:
+        words = [sys.executable, "-m", "labassist", "chat", run["id"]]
+        for extra, said in (([], "standard input"), ([b"caf\xe9"], "the message")):
+            done = subprocess.run(
+                [*words, *extra], cwd=lab, input=b"caf\xe9", capture_output=True, check=False
+            )
+            told = done.stderr.decode()
+            assert done.returncode == 2 and told.startswith(f"labassist: {said}: is no UTF-8 text"), told
+            assert told.count("\n") == 1
+        failed = labassist("chat", run["id"], "hello", "--max-tokens", "9999", cwd=lab, status=2)
+        assert "max_tokens is too large" in failed.stderr and "kept" not in failed.stderr
+        cut = labassist("chat", run["id"], "cut", cwd=lab, status=1)
+        assert f"prompt and answer are kept with run {run['id']}" in cut.stderr
+        assert answers.count(run_folder(lab, run)) == 1
+
+
+@pytest.mark.slow
+def test_ctrl_c_at_an_empty_prompt_ends_no_conversation(lab: Path, env: dict[str, str]) -> None:
+    with serving(lab, env) as run:
+        ours, theirs = pty.openpty()
+        words = [sys.executable, "-m", "labassist", "chat", run["id"]]
+        with subprocess.Popen(
+            words, cwd=lab, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as live:
+            assert live.stdout is not None and live.stderr is not None
+            assert live.stdout.read(2) == b"> "
+            live.send_signal(signal.SIGINT)
+            assert live.stdout.read(3) == b"\n> "
+            os.write(ours, b"hello\n")
+            assert live.stdout.readline() == b"You said hello\n"
+            os.write(ours, b"\x04")
+            told = live.stderr.read()
+        os.close(ours)
+        os.close(theirs)
+        assert live.returncode == 0 and b"no answer to cut" in told
 
 
 @pytest.mark.slow

@@ -264,7 +264,7 @@ def chat(args: argparse.Namespace) -> int:
     from labassist.cli.output import say
     from labassist.cli.runs import opened
     from labassist.errors import InputError
-    from labassist.serving.talk import open_talk
+    from labassist.serving.talk import not_text, open_talk, sendable
     from labassist.workspace import Workspace
 
     if args.max_tokens < 1 or args.temperature < 0 or args.timeout <= 0:
@@ -279,7 +279,10 @@ def chat(args: argparse.Namespace) -> int:
         ledger = opened(args)[1]
     message = args.message
     if message is None and not args.file and not sys.stdin.isatty():
-        message = sys.stdin.read()
+        try:
+            message = sys.stdin.buffer.read().decode("utf-8")
+        except UnicodeDecodeError:
+            raise not_text("standard input") from None
     if args.file:
         try:
             text = Path(args.file).expanduser().read_text(encoding="utf-8")
@@ -289,6 +292,8 @@ def chat(args: argparse.Namespace) -> int:
         message = f"{message}\n\n{text}" if message else text
     if message is not None and not message.strip():
         raise InputError("the message is empty", where="chat", mend='labassist chat URL "a question"')
+    for text, where in ((message or "", "the message"), (args.system, "--system")):
+        sendable(text, where)
     sampling: dict[str, Any] = {
         "max_tokens": args.max_tokens,
         "temperature": args.temperature,
@@ -303,9 +308,15 @@ def chat(args: argparse.Namespace) -> int:
         record=not args.no_record,
         timeout=args.timeout,
     )
-    if talk.run:
-        say(f"note: prompt and answer are kept with run {talk.run} (--no-record keeps nothing)")
-    return _once(args, talk, message) if message is not None else _lines(talk)
+    if message is None:
+        if talk.run:
+            say(f"note: answers and their prompts are kept with run {talk.run} (--no-record keeps nothing)")
+        return _lines(talk)
+    try:
+        return _once(args, talk, message)
+    finally:
+        if talk.kept:
+            say(f"note: prompt and answer are kept with run {talk.run} (--no-record keeps nothing)")
 
 
 def _once(args: argparse.Namespace, talk: Talk, message: str) -> int:
@@ -333,7 +344,9 @@ def _lines(talk: Talk) -> int:
     import sys
 
     from labassist.cli.output import say
+    from labassist.errors import InputError
     from labassist.serving.client import Cut
+    from labassist.serving.talk import not_text, sendable
 
     say(f"talking to {talk.model} at {talk.server.url}; ctrl-c cuts an answer short, ctrl-d ends")
 
@@ -343,10 +356,17 @@ def _lines(talk: Talk) -> int:
 
     while True:
         try:
-            message = input("> ")
+            message = sendable(input("> "), "this line")
         except EOFError:
             print()
             return 0
+        except KeyboardInterrupt:
+            print()
+            say("(no answer to cut; ctrl-d ends)")
+            continue
+        except (InputError, UnicodeDecodeError) as error:
+            say(f"labassist: {error if isinstance(error, InputError) else not_text('this line')}")
+            continue
         if not message.strip():
             continue
         try:

@@ -28,6 +28,8 @@ class Talk:
     """The recorded run that serves it; empty: somebody else's server, or not to be kept."""
     folder: Path | None = None
     """That run's folder."""
+    kept: int = 0
+    """Answers that were kept with it, whole or cut."""
     alone: bool = False
     """Another model must not answer: it is known which server this address belongs to."""
     messages: list[dict[str, str]] = field(default_factory=list)
@@ -63,6 +65,21 @@ class Talk:
             "first_token_s": answer.first_token_s,
         }
         answers.append(self.folder, kept)
+        self.kept += 1
+
+
+def sendable(text: str, where: str) -> str:
+    """Return a text that a server can be sent. Raises InputError where it was not written in UTF-8."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:  # bytes that the interpreter could not read stand in it as surrogates
+        raise not_text(where) from None
+    return text
+
+
+def not_text(where: str) -> InputError:
+    """Return what is said of bytes that are no text."""
+    return InputError("is no UTF-8 text", where=where, mend="convert it: iconv -t utf-8")
 
 
 def address(ledger: Ledger | None, asked: str) -> tuple[str, str]:
