@@ -608,6 +608,8 @@ def test_a_measurement_is_a_recorded_run(workspace: Any, tmp_path: Path) -> None
     assert len(run["outputs"]) == 1 and run["outputs"][0]["sha256"]
     lines = (tmp_path / "requests.csv").read_text().splitlines()
     assert len(lines) == 25 and lines[0].startswith("step,") and "ttft_ms" in lines[0]
+    first = dict(zip(lines[0].split(","), lines[1].split(","), strict=True))
+    assert (first["request"], first["error"], first["tokens_out"]) == ("0", "0", "4")
     assert any("P99" in line for line in run["warnings"])
     assert said(workspace, "audit").returncode == 0
     again = said(workspace, "replay", "@last", "--json")
@@ -731,6 +733,9 @@ def test_no_percentile_and_no_interval_of_too_few(count: int, first: list[str]) 
     lines = bench_text.text(result).splitlines()
     line = next(line for line in lines if "(TTFT)" in line)
     assert re.split(r"\s{2,}", line.strip())[1:] == first
+    one = count == 1
+    assert any(f": {count} request{'' if one else 's'} in" in line for line in lines)
+    assert any("1 answer says little" in line for line in lines) is one
     written = next(line for line in lines if line.strip().startswith("written"))
     assert ("(-) tokens/s" in written) is (count < 6)
     found = bench._row_values(row)

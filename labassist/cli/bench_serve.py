@@ -163,11 +163,11 @@ def _csv(ledger: Ledger, run_id: str, where: str) -> None:
     from labassist.errors import LedgerError
     from labassist.ledger import curves
     from labassist.ledger.curve_table import chosen, csv_text
-    from labassist.serving.bench import REQUEST
+    from labassist.serving.bench import COUNTS, REQUEST
 
     curve = curves.joined(ledger, run_id)
     names = [name for name in chosen(curve, [], drawn=False) if name in REQUEST]
-    text = csv_text(curve, names)
+    text = csv_text(curve, names, COUNTS)
     if where == "-":
         print(text, end="")
         return

@@ -41,10 +41,10 @@ def chosen(curve: Curve, names: Sequence[str], *, drawn: bool) -> list[str]:
     return [name for name in _SHOWN if name in there] or there[:1] if drawn else there
 
 
-def csv_text(curve: Curve, names: Sequence[str]) -> str:
+def csv_text(curve: Curve, names: Sequence[str], counts: Sequence[str] = ()) -> str:
     """Return a header line and one line a step: shortest exact numbers, `nan:<bits>`, `inf`, digests as they are.
 
-    An empty cell is a step at which the series has no value.
+    An empty cell is a step at which the series has no value. The series of `counts` are written as whole numbers.
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -52,6 +52,10 @@ def csv_text(curve: Curve, names: Sequence[str]) -> str:
     columns = [curve.series[name] for name in names]
     for step in curve.steps:
         cells = [column.get(step) for column in columns]
+        cells = [
+            int(cell) if cell is not None and name in counts else cell
+            for name, cell in zip(names, cells, strict=True)
+        ]
         if any(cell is not None for cell in cells) or not names:
             writer.writerow([step, *("" if cell is None else _cell(cell) for cell in cells)])
     return out.getvalue()

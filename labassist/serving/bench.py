@@ -39,6 +39,8 @@ REQUEST = (
     "tokens_out",
 )
 """The series of single requests. `error` is 0, or the place of its kind in ERRORS, from 1."""
+COUNTS = ("request", "concurrency", "error", "tokens_in", "tokens_out")
+"""Those of them that are whole numbers."""
 OPEN_WARMUP = 4
 STOPPED = 130
 

@@ -185,7 +185,8 @@ def warnings(good: Sequence[Sample], row: dict[str, Any], asked: int) -> list[st
     if not good:
         return [*found, "no request was answered"]
     if len(good) < ENOUGH:
-        found.append(f"{len(good)} answers say little of P99: from {ENOUGH} on, two lie above it")
+        words = "1 answer says" if len(good) == 1 else f"{len(good)} answers say"
+        found.append(f"{words} little of P99: from {ENOUGH} on, two lie above it")
     if row["counted"] != "usage":
         found.append(
             "this server does not say how many tokens it used: each part of a stream is counted as one token, "

@@ -34,7 +34,7 @@ def _load(load: dict[str, Any]) -> list[str]:
     failed = sum(load["errors"].values())
     kinds = f" ({', '.join(f'{count} {kind}' for kind, count in load['errors'].items())})" if failed else ""
     lines = [
-        f"{title(load)}: {load['requests']} requests in {load['duration_s']:.1f} s, {failed} failed{kinds}",
+        f"{title(load)}: {load['requests']} request{'' if load['requests'] == 1 else 's'} in {load['duration_s']:.1f} s, {failed} failed{kinds}",
     ]
     if load["failure"]:
         lines.append(f"  FAILED: {load['failure']}")
