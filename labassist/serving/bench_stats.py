@@ -25,6 +25,8 @@ MOST_FAILED = 0.01
 """Share of failed requests above which a measurement has failed: a P99 of those that are left hides as many."""
 WINDOWS = 20
 """Equal parts of the time, whose rates give the interval of tokens a second."""
+LONG = 5
+"""Times a whole answer that arrivals have to last before it shows that a server keeps up with them."""
 KEPT = 0.9
 """Of the rate at which requests were due: below this a server has not kept up."""
 SLOWER, STANDARD_ERRORS = 1.3, 3.0
@@ -208,7 +210,7 @@ def warnings(good: Sequence[Sample], row: dict[str, Any], asked: int) -> list[st
 
 
 def falls_behind(good: Sequence[Sample], due: Sequence[float], rate: float, done: float) -> str:
-    """Say that a server does not keep up with arrivals at a rate; `due` is when the requests were, all of them.
+    """Say that a server does not keep up with arrivals at a rate, or that this cannot be seen; `due` is when the requests were, all of them.
 
     Either it gave first tokens, or ends, at less than KEPT of the rate at which requests were due, or its later
     requests took longer than its first. The time that a request takes which does not wait is taken out of the
@@ -230,6 +232,12 @@ def falls_behind(good: Sequence[Sample], due: Sequence[float], rate: float, done
             why = f"the last was due after {max(due):.1f} s and the last answer began {starts - max(due):.1f} s late"
     elif b > SLOWER * a and b - a > STANDARD_ERRORS * error:
         why = f"the last third took {b:.2f} s against {a:.2f} s of the first"
+    elif max(due) < LONG * (typical := percentile([one.e2el for one in good], 50)):
+        return (
+            f"whether it keeps up with {rate:g} requests/s cannot be seen (it answered {done:.2f}/s): they came for "
+            f"{max(due):.1f} s, and an answer takes {typical:.1f} s; give --requests {math.ceil(LONG * typical * rate)} "
+            "or more"
+        )
     else:
         return ""
     return (
