@@ -70,6 +70,12 @@ def test_data_adapter_merged_model_and_answers_are_one_chain(lab: Path, env: dic
     first = answer(*words, cwd=lab, deadline=PATIENCE)
     second = answer(*words, cwd=lab, deadline=PATIENCE)
     assert first["text"] == second["text"] != "" and first["usage"]["completion_tokens"] <= 24
+    few = ("--requests", "8", "--concurrency", "2", "--max-tokens", "8", "--ignore-eos")
+    [load] = answer("bench-serve", run["id"], *few, cwd=lab, deadline=PATIENCE)["loads"]
+    assert (load["completed"], load["counted"], load["tokens_out"]) == (8, "usage", 64)
+    address = run["config"]["url"].removesuffix("/v1") + "/v1/completions"
+    measured = answer("bench-serve", address, "--requests", "3", cwd=lab, deadline=PATIENCE)
+    assert (measured["api"], measured["loads"][0]["completed"]) == ("completions", 3)
     labassist("stop", run["id"], cwd=lab)
     closed = ended(lab, run["id"])
     assert (closed["state"], closed["exit"], closed["answers"]) == ("stopped", 0, 2)
