@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 def register(sub: Subparsers) -> None:
     """Add the commands of this group."""
     from labassist.cli.parsing import command
+    from labassist.serving import bench_options
 
     parser = command(
         sub,
@@ -26,18 +27,7 @@ def register(sub: Subparsers) -> None:
         "labassist bench-serve http://127.0.0.1:8000/v1/completions --requests 500 --csv requests.csv",
     )
     parser.add_argument("server", metavar="URL|RUN", help="a server's URL, or the run of `labassist serve`")
-    add = parser.add_argument_group("what is measured").add_argument
-    # The same as labassist.serving.bench.options, which is not imported for a mere --help.
-    add("--requests", type=int, default=200, metavar="N", help="of each load (200)")
-    add("--concurrency", default="", metavar="C[,C…]", help="so many at a time, one load each (8)")
-    add("--rate", type=float, default=0.0, metavar="R", help="in place of it: R requests/s at random times")
-    add("--prompts", metavar="FILE", help="JSONL or lines of text (default: texts of its own, seeded)")
-    add("--max-tokens", type=int, default=64, metavar="N", help="of an answer (64)")
-    add("--ignore-eos", action="store_true", help="every answer has all of them (vLLM, SGLang)")
-    add("--model", default="", metavar="NAME", help="where the server has several (default: its first)")
-    add("--seed", type=int, default=1337, metavar="N", help="of prompts and arrivals (1337)")
-    add("--warmup", type=int, metavar="N", help="requests before it that do not count (as many as at a time)")
-    add("--timeout", type=float, default=120.0, metavar="S", help="after which a request is given up (120)")
+    bench_options.add_to(parser.add_argument_group("what is measured"))
     parser.add_argument("--csv", metavar="FILE", help="write a line a request; - is standard output")
     parser.add_argument("--note", default="", metavar="TEXT", help="a note kept with the run")
 

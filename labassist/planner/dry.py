@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from labassist import own
 from labassist.errors import InputError
 from labassist.planner.formula import CUBLAS_BYTES
 from labassist.planner.memory import Estimate, estimate
@@ -92,9 +93,8 @@ def run(plan: Plan, *, python: str = sys.executable) -> dict[str, Any]:
             f"took more than {TIMEOUT_S:.0f} s", where="--dry-run", mend="take the formula alone"
         ) from None
     if done.returncode:
-        lines = done.stderr.strip().splitlines()
         raise InputError(
-            f"the step cannot be run here: {lines[-1] if lines else 'no message'}",
+            f"the step cannot be run here: {own.last_line(done.stderr) or 'no message'}",
             where="--dry-run",
             mend="check that transformers knows the model, or leave --dry-run out",
         )

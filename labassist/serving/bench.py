@@ -20,7 +20,7 @@ from labassist.errors import InputError, LabError
 from labassist.record.durable import replace_file
 from labassist.record.inspect import workspace_of
 from labassist.record.protocol import Order, read_order
-from labassist.serving import bench_client, bench_load, bench_prompts, bench_stats, bench_text
+from labassist.serving import bench_client, bench_load, bench_options, bench_prompts, bench_stats, bench_text
 from labassist.serving.bench_client import ERRORS, Sample, Target
 from labassist.serving.bench_load import Load
 
@@ -48,17 +48,7 @@ STOPPED = 130
 def options() -> argparse.ArgumentParser:
     """Return the options that say what is measured; the command line has the same."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    add = parser.add_argument
-    add("--requests", type=int, default=200, metavar="N", help="of each load (200)")
-    add("--concurrency", default="", metavar="C[,C…]", help="so many at a time, one load each (8)")
-    add("--rate", type=float, default=0.0, metavar="R", help="in place of it: R requests/s at random times")
-    add("--prompts", metavar="FILE", help="JSONL or lines of text (default: texts of its own, seeded)")
-    add("--max-tokens", type=int, default=64, metavar="N", help="of an answer (64)")
-    add("--ignore-eos", action="store_true", help="every answer has all of them (vLLM, SGLang)")
-    add("--model", default="", metavar="NAME", help="where the server has several (default: its first)")
-    add("--seed", type=int, default=1337, metavar="N", help="of prompts and arrivals (1337)")
-    add("--warmup", type=int, metavar="N", help="requests before it that do not count (as many as at a time)")
-    add("--timeout", type=float, default=120.0, metavar="S", help="after which a request is given up (120)")
+    bench_options.add_to(parser)
     return parser
 
 

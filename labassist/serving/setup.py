@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from labassist import own
 from labassist.errors import InputError
 from labassist.record.durable import replace_file
 from labassist.record.protocol import utc_now
@@ -141,7 +142,7 @@ def verify(python: Path) -> str:
         raise InputError(f"vLLM cannot be imported: {error}", where=str(python)) from None
     found = [line for line in told.stdout.splitlines() if line.startswith("version ")]
     if told.returncode or not found:
-        said = (told.stderr.strip().splitlines() or [f"status {told.returncode}"])[-1]
+        said = own.last_line(told.stderr) or f"status {told.returncode}"
         raise InputError(
             f"vLLM is installed and cannot be imported: {said}",
             where=str(python),
