@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tarfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -13,6 +13,9 @@ from labassist.errors import LedgerError
 from labassist.runs.remote import LOST, Remote, fetch_rest
 
 Say = Callable[[str], None]
+
+PRINTF = "%s %T@ %{name}\\0"
+"""What find prints of a file for `listed`; `{name}` is P, relative to where it starts, or p, as it was asked."""
 
 LARGE = 8 << 20
 """Files from this size on are brought alone, so that each can go on where it was cut off."""
@@ -28,6 +31,18 @@ class There:
     time: int
 
 
+def listed(out: bytes) -> Iterator[There]:
+    """Yield the files of what find printed there with PRINTF; their names are as that machine gave them, unchecked."""
+    for record in out.split(b"\0")[:-1]:
+        size, time, name = os.fsdecode(record).split(" ", 2)
+        yield There(name, int(size), int(float(time)))
+
+
+def joined(names: Iterable[str]) -> bytes:
+    """Return names as `xargs -0` and `tar --null` take them."""
+    return b"".join(os.fsencode(name) + b"\0" for name in names)
+
+
 def is_here(mirror: Path, there: There) -> bool:
     """Say whether a file was mirrored as it was listed."""
     try:
@@ -41,11 +56,10 @@ def copy(folder: Remote, mirror: Path, files: Iterable[There], say: Say) -> None
     """Copy files, of each at least the bytes that were listed. Raises LedgerError; what came is kept."""
     small = {one.name: one for one in files if one.size < LARGE}
     if small:
-        names = b"".join(os.fsencode(name) + b"\0" for name in small)
         # Status 1: a file grew while it was read, as one does that somebody still writes.
         script = f"cd {folder.quoted} && {{ tar -chf - --null --no-recursion -T - || [ $? -eq 1 ]; }}"
         came: set[str] = set()
-        folder.stream(script, names, lambda out: _unpack(out, small, mirror, came))
+        folder.stream(script, joined(small), lambda out: _unpack(out, small, mirror, came))
         for name in small.keys() - came:
             raise LedgerError(f"{name} did not come over", where=folder.host, mend=LOST)
     for one in files:

@@ -21,7 +21,7 @@ from labassist.ledger.store import Ledger
 from labassist.runs.belongings import digest_of
 from labassist.runs.bring import bring
 from labassist.runs.merge import Merged, linked, moved
-from labassist.runs.mirror import Say, There, copy, is_here
+from labassist.runs.mirror import PRINTF, Say, There, copy, is_here, listed
 from labassist.runs.pull_work import mirror_work
 from labassist.runs.remote import Remote, command, fetch_rest
 from labassist.workspace import Workspace
@@ -32,7 +32,10 @@ cd {path} 2>/dev/null || {{ [ -f {path} ] && printf 'file %s' "$(stat -c %s {pat
 [ -f ledger/journal.jsonl ] || {{ printf none; exit 0; }}
 printf 'lab %s\\n%s\\n' "$(pwd -P)" "$(git rev-parse --show-toplevel 2>/dev/null)"
 """
-_LISTING = "cd {path}/ledger && find -L . -type f ! -name '*.tmp' ! -path './aside/*' ! -path '*/step-*.tmp/*' -printf '%s %T@ %P\\0'"
+_LISTING = (
+    "cd {path}/ledger && find -L . -type f ! -name '*.tmp' ! -path './aside/*' ! -path '*/step-*.tmp/*' "
+    f"-printf '{PRINTF.format(name='P')}'"
+)
 
 
 def pull(
@@ -144,11 +147,10 @@ def _mirror_files(home: Remote, mirror: Path, ended: set[str], checkpoints: str,
 def _listing(home: Remote, ended: set[str], checkpoints: str) -> Iterator[There]:
     """Yield the files to mirror: of each run that has ended the checkpoints that are wanted, whole ones only."""
     found = []
-    for record in home.run(_LISTING.format(path=home.quoted)).split(b"\0")[:-1]:
-        size, time, name = os.fsdecode(record).split(" ", 2)
-        if ".." in PurePosixPath(name).parts or name.startswith("/"):
-            raise LedgerError(f"the ledger there has a file named {name!r}", where=str(home))
-        found.append(There(name, int(size), int(float(time))))
+    for one in listed(home.run(_LISTING.format(path=home.quoted))):
+        if ".." in PurePosixPath(one.name).parts or one.name.startswith("/"):
+            raise LedgerError(f"the ledger there has a file named {one.name!r}", where=str(home))
+        found.append(one)
     newest: dict[str, int] = {}
     whole = set()
     for one in found:

@@ -17,7 +17,7 @@ from labassist.ledger.store import Ledger
 from labassist.record.inspect import committed, read_manifest
 from labassist.record.protocol import file_sha256
 from labassist.runs.belongings import digest_of, folder_digest_of, is_open
-from labassist.runs.mirror import Say, There, copy, is_here
+from labassist.runs.mirror import PRINTF, Say, There, copy, is_here, joined, listed
 from labassist.runs.remote import LOST, Remote
 from labassist.workspace import Workspace
 
@@ -25,7 +25,7 @@ RESERVE = 512 << 20
 """Bytes of the disk here that stay free."""
 _LISTING = (
     'cd {path} && xargs -0 -r sh -c \'for one; do if [ -e "$one" ]; then '
-    'find -L "$one" -type f -printf "%s %T@ %p\\0" || exit 1; fi; done\' sh'
+    f'find -L "$one" -type f -printf "{PRINTF.format(name="p")}" || exit 1; fi; done\' sh'
 )
 _HASHES = "cd {path} && xargs -0 -r sha256sum -z --"
 
@@ -65,12 +65,12 @@ def mirror_work(
     ]
     if not wanted:
         return notes
-    listed = list(_listing(home, [one.path for one in wanted]))
-    hashes = _hashes(home, [file.name for file in listed])
+    there = list(_listing(home, [one.path for one in wanted]))
+    hashes = _hashes(home, [file.name for file in there])
     free = shutil.disk_usage(mirror).free - RESERVE
     bring: list[There] = []
     for one in wanted:
-        files = [file for file in listed if PurePosixPath(file.name).is_relative_to(one.path)]
+        files = [file for file in there if PurePosixPath(file.name).is_relative_to(one.path)]
         missing = [file for file in files if not is_here(mirror, file)]
         need = sum(file.size for file in missing)
         if not files:
@@ -132,21 +132,16 @@ def _of_trainer(place: Path, run: str) -> Iterator[_Made]:
 
 def _listing(home: Remote, paths: list[str]) -> Iterator[There]:
     """Yield the files at or below some paths there, once each."""
-    out = home.run(_LISTING.format(path=home.quoted), _names(paths))
-    for record in sorted(set(out.split(b"\0")[:-1])):
-        size, time, name = os.fsdecode(record).split(" ", 2)
-        if not _may_come(name):
-            raise LedgerError(f"a run there made a file named {name!r}", where=str(home))
-        yield There(name, int(size), int(float(time)))
+    out = home.run(_LISTING.format(path=home.quoted), joined(paths))
+    for one in sorted(set(listed(out)), key=lambda file: file.name):
+        if not _may_come(one.name):
+            raise LedgerError(f"a run there made a file named {one.name!r}", where=str(home))
+        yield one
 
 
 def _hashes(home: Remote, names: list[str]) -> dict[str, str]:
-    out = home.run(_HASHES.format(path=home.quoted), _names(names))
+    out = home.run(_HASHES.format(path=home.quoted), joined(names))
     return {os.fsdecode(line[66:]): line[:64].decode() for line in out.split(b"\0")[:-1]}
-
-
-def _names(paths: list[str]) -> bytes:
-    return b"".join(os.fsencode(path) + b"\0" for path in paths)
 
 
 def _digest(path: str, files: list[There], hashes: dict[str, str]) -> str:
