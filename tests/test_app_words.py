@@ -18,6 +18,7 @@ from labassist.app.watch import LOG_BYTES, LogEnd
 from labassist.errors import InputError
 from labassist.ledger.canonical import encode_number
 from labassist.ledger.records import Run
+from labassist.runs.live_line import span
 
 
 def text(lines: list[words.Line]) -> str:
@@ -66,8 +67,8 @@ def test_numbers_are_short(number: object, shown: str) -> None:
 
 
 def test_spans_and_ages() -> None:
-    assert words.span(61) == "1:01"
-    assert words.span(3723) == "1:02:03"
+    assert span(61) == "1:01"
+    assert span(3723) == "1:02:03"
     stamp = "2026-01-01T00:00:00.000Z"
     now = words.moment(stamp)
     for seconds, shown in ((12, "12 s"), (180, "3 min"), (7200, "2 h"), (5 * 86400, "5 d")):

@@ -6,7 +6,7 @@ import io
 import json
 
 from labassist.ledger.store import Ledger
-from labassist.runs.follow import LiveLine
+from labassist.runs.live_line import LiveLine
 from labassist.workspace import Workspace
 
 

@@ -12,6 +12,7 @@ from labassist.app.messages import RunGrew
 from labassist.app.points import Points
 from labassist.app.where import Source
 from labassist.app.words import Line, Signs
+from labassist.runs.live_line import rate, span
 
 RECENT_S = 20.0
 """The rate and the time left are those of the last so many seconds."""
@@ -88,14 +89,14 @@ class Progress:
         )
         said = []
         if tokens:
-            said.append(words.rate(tokens))
+            said.append(rate(tokens))
         elif per_s:
             said.append(f"{per_s:.1f} steps/s")
         if per_s and total > self.step:
-            said.append(f"{words.span((total - self.step) / per_s)} left")
+            said.append(f"{span((total - self.step) / per_s)} left")
         seconds = document.get("seconds") or self.values.get("t", 0.0)
         if seconds:
-            said.append(f"{words.span(seconds)} {'so far' if self.alive else 'in all'}")
+            said.append(f"{span(seconds)} {'so far' if self.alive else 'in all'}")
         return parts + [[(text, "plain")] for text in said]
 
     def outcome(self, marks: Signs) -> list[Line]:
@@ -134,9 +135,9 @@ class Progress:
             total = f"{self.document['total_steps']:,}"
             found.append(Source("steps in all", total, f"ledger/runs/{run}/events-rank0.jsonl, hello"))
         if self._per_s():
-            rate = f"{self._per_s():.2f} steps/s"
+            pace = f"{self._per_s():.2f} steps/s"
             found.append(
-                Source("pace, time left", rate, f"steps of the last {RECENT_S:g} s by `t` in {curve}")
+                Source("pace, time left", pace, f"steps of the last {RECENT_S:g} s by `t` in {curve}")
             )
         if self.health.norms:
             said = f"{self.health.clipped:,} of {self.health.norms:,}"

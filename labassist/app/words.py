@@ -1,4 +1,4 @@
-"""How numbers, spans and states are said: the same words on every screen, with a symbol and never colour alone."""
+"""How numbers, times and states are said: the same words on every screen, with a symbol and never colour alone."""
 
 from __future__ import annotations
 
@@ -90,13 +90,6 @@ def value(number: object, digits: int = 4) -> str:
     return f"{number:.2e}"
 
 
-def span(seconds: float) -> str:
-    """Return a length of time as m:ss or h:mm:ss."""
-    minutes, rest = divmod(round(max(0.0, seconds)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
 def ago(stamp: str, now: float | None = None) -> str:
     """Return how long ago a ledger's time was: `12 s`, `3 min`, `2 h`, `5 d`."""
     seconds = max(0.0, (time.time() if now is None else now) - moment(stamp))
@@ -138,11 +131,6 @@ _ASCII = str.maketrans(dict(zip("…·—–‘’“”×→←−•", "~---''
 def plain(text: str) -> str:
     """Return a text of the same length with what an ASCII terminal has, and a `?` for what it lacks."""
     return text if text.isascii() else text.translate(_ASCII).encode("ascii", "replace").decode()
-
-
-def rate(tokens: float) -> str:
-    """Return a rate in tokens a second."""
-    return f"{tokens / 1000:,.1f}k tok/s" if tokens >= 1000 else f"{tokens:.0f} tok/s"
 
 
 def bar(share: float, cells: int, marks: Signs) -> str:

@@ -20,6 +20,7 @@ from labassist.app.widgets.rows import Column, Rows
 from labassist.app.words import Line, Piece
 from labassist.errors import InputError
 from labassist.runs.jobs import Job, list_jobs, load_job
+from labassist.runs.live_line import span
 
 COLUMNS = (
     Column("lab/job", 0),
@@ -218,7 +219,7 @@ class JobsScreen(LabScreen):
             if row.runs:
                 newest = row.runs[-1]
                 said = f"{words.ago(newest['ended'])} ago, {newest['step']:,} steps"
-                said += f" in {words.span(newest.get('seconds', 0))}"
+                said += f" in {span(newest.get('seconds', 0))}"
                 said += f", profile {newest['profile']}" if newest.get("profile") else ""
                 lines.append([("last finished ", "dim"), (said, "plain")])
         self.lines("#whole").show(*folded(lines, max(20, self.size.width - 4)))
