@@ -11,6 +11,7 @@ from labassist.cli import exports
 
 if TYPE_CHECKING:
     from labassist.cli.parsing import Subparsers
+    from labassist.runs.merge import Merged
 
 CHECKPOINTS = ("last", "all", "none")
 
@@ -172,21 +173,25 @@ FORMATS: dict[str, Callable[[argparse.Namespace], int]] = {
 
 def import_(args: argparse.Namespace) -> int:
     """Take runs in; 1 where one was passed over."""
-    from labassist.cli.output import emit, say
     from labassist.cli.runs import opened
     from labassist.runs.bring import bring
 
     workspace, ledger = opened(args)
-    merged = bring(workspace, ledger, Path(args.path).expanduser())
+    return _told(bring(workspace, ledger, Path(args.path).expanduser()), args.json)
+
+
+def _told(merged: Merged, json: bool) -> int:
+    from labassist.cli.output import emit, say
+
     for note in merged.notes:
         say(f"note: {note}")
-    emit(merged.document(), args.json, merged.text)
+    emit(merged.document(), json, merged.text)
     return 1 if merged.refused else 0
 
 
 def pull(args: argparse.Namespace) -> int:
     """Bring runs home; 1 where one was passed over."""
-    from labassist.cli.output import emit, say
+    from labassist.cli.output import say
     from labassist.cli.runs import opened
     from labassist.errors import InputError
     from labassist.runs import remote
@@ -199,10 +204,7 @@ def pull(args: argparse.Namespace) -> int:
     workspace, ledger = opened(args)
     most = None if args.outputs_up_to is None else args.outputs_up_to * 2**20
     merged = mirror(workspace, ledger, source, checkpoints=args.checkpoints, say=say, most=most)
-    for note in merged.notes:
-        say(f"note: {note}")
-    emit(merged.document(), args.json, merged.text)
-    return 1 if merged.refused else 0
+    return _told(merged, args.json)
 
 
 def leave(args: argparse.Namespace) -> int:
