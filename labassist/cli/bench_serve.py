@@ -69,10 +69,7 @@ def bench_serve(args: argparse.Namespace) -> int:
         except Interrupted:
             document, status = ledger.find(run_id), 130
     if not out.is_file():
-        from labassist.runs.logs import tail
-
-        for line in tail(ledger.run_folder(run_id) / "log.txt", 8):
-            say(f"  | {line}")
+        runs.show_tail(ledger, run_id)
         emit(document, args.json, lambda: summary(document))
         return runs.trainer_status(document) if status is None else status
     result = _read(out)

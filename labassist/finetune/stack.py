@@ -11,6 +11,8 @@ import subprocess
 import sys
 from typing import Any
 
+from labassist import own
+
 ASK_S = 120.0
 """A first import of torch from a cold network disk takes tens of seconds."""
 
@@ -36,7 +38,7 @@ def ask(python: str = sys.executable, timeout: float = ASK_S) -> dict[str, Any]:
     except subprocess.TimeoutExpired:
         return {"error": f"torch did not answer within {timeout:g} s"}
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or [""])[-1]
+        last = own.last_line(done.stderr)
         died = f"signal {-done.returncode}" if done.returncode < 0 else f"status {done.returncode}"
         return {"error": f"importing torch ended with {died}: {last}".rstrip(": ")}
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

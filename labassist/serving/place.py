@@ -11,6 +11,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from labassist import own
 from labassist.errors import InputError
 
 VARIABLE = "LABASSIST_VLLM_PYTHON"
@@ -97,20 +98,12 @@ def find() -> Engine:
 def ask(python: Path, mend: str = SETUP) -> Engine:
     """Return what an interpreter has. Raises InputError where it cannot run, or has no vLLM."""
     try:
-        told = subprocess.run(
-            [str(python), "-I", "-c", _ASK],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=ASK_S,
-            check=False,
-        )
+        told = isolated(python, _ASK, ASK_S)
         found: dict[str, str] = json.loads(told.stdout) if told.returncode == 0 else {}
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         raise InputError(f"cannot be run: {error}", where=str(python), mend=mend) from None
     if not found:
-        said = (told.stderr.strip().splitlines() or [f"status {told.returncode}"])[-1]
+        said = own.last_line(told.stderr) or f"status {told.returncode}"
         raise InputError(f"cannot be run: {said}", where=str(python), mend=mend)
     name = next((one for one in DISTRIBUTIONS if found[one]), "")
     if not name:
@@ -118,3 +111,17 @@ def ask(python: Path, mend: str = SETUP) -> Engine:
     versions = {"python": found["python"], "vllm": found[name]}
     versions |= {one: found[one] for one in ("torch", "transformers", PLUGIN) if found[one]}
     return Engine(python, name, versions)
+
+
+def isolated(python: Path, code: str, seconds: float) -> subprocess.CompletedProcess[str]:
+    """Run `code` in an interpreter that sees no path of this process's. Raises OSError, and TimeoutExpired after `seconds`."""
+    return subprocess.run(
+        [str(python), "-I", "-c", code],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=seconds,
+        env={**os.environ, "VLLM_NO_USAGE_STATS": "1"},
+        check=False,
+    )

@@ -128,16 +128,7 @@ def verify(python: Path) -> str:
     """Import vLLM in its interpreter and return the version it gives. Raises InputError with its last line."""
     start = "import vllm, vllm.entrypoints.openai.api_server; print('version', vllm.__version__)"
     try:
-        told = subprocess.run(
-            [str(python), "-I", "-c", start],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=IMPORT_S,
-            env={**os.environ, "VLLM_NO_USAGE_STATS": "1"},
-            check=False,
-        )
+        told = place.isolated(python, start, IMPORT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise InputError(f"vLLM cannot be imported: {error}", where=str(python)) from None
     found = [line for line in told.stdout.splitlines() if line.startswith("version ")]
