@@ -18,6 +18,7 @@ from labassist.resume.check import Report
 from labassist.resume.check import check as check_path
 from labassist.runs import life
 from labassist.runs.launch import Plan, launch
+from labassist.runs.logs import last_line
 from labassist.runs.resume import last_checkpoint
 from labassist.runs.resume import resume as go_on
 from labassist.workspace import Workspace
@@ -206,8 +207,7 @@ def _finished(ledger: Ledger, run: dict[str, Any]) -> dict[str, Any]:
 
 def _refusal(log: Path) -> str:
     """Return the line of ours with which a trainer ended; empty where it ended otherwise."""
-    lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
-    last = lines[-1] if lines else ""
+    last = last_line(log)
     return last.removeprefix("labassist: ") if last.startswith("labassist: ") else ""
 
 

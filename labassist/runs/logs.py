@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from labassist import own
 from labassist.ledger.secrets import redact_text, secret_name
 
 LONGEST = 2000
@@ -64,3 +65,8 @@ def _held() -> dict[str, str]:
 def tail(path: Path, lines: int) -> list[str]:
     """Return the last lines of a log."""
     return list(Log(path, last_bytes=64 * 1024).poll(whole=True))[-lines:]
+
+
+def last_line(path: Path) -> str:
+    """Return the last line of a log that says something, empty where none does."""
+    return own.last_line("\n".join(tail(path, 20)))

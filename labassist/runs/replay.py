@@ -29,7 +29,7 @@ from labassist.record.protocol import metrics_file
 from labassist.runs.command import in_tree
 from labassist.runs.config import Config
 from labassist.runs.launch import Plan, launch
-from labassist.runs.logs import tail
+from labassist.runs.logs import last_line, tail
 from labassist.runs.resume import checkpoint_folder, lineage
 from labassist.runs.scratch import scratch
 from labassist.workspace import Workspace
@@ -299,11 +299,10 @@ def _failure(folder: Path, original: dict[str, Any], replayed: dict[str, Any]) -
     """Say that the replay itself failed, where the original did not: its status, its last line, the mend."""
     if replayed["state"] != "failed" or original["state"] == "failed":
         return []
-    lines = [line.strip() for line in tail(folder / "log.txt", 20) if line.strip()]
-    found = [
-        f"it failed in the replay: {replayed['reason']}" + (f"; its last line: {lines[-1]}" if lines else "")
-    ]
-    missing = next((match for line in reversed(lines) if (match := _MISSING.search(line))), None)
+    log = folder / "log.txt"
+    last = last_line(log)
+    found = [f"it failed in the replay: {replayed['reason']}" + (f"; its last line: {last}" if last else "")]
+    missing = next((match for line in reversed(tail(log, 20)) if (match := _MISSING.search(line))), None)
     if missing:
         found.append(
             f"{missing[1] or missing[2]} is not in the replay's copy (does git ignore it?): track it, or have the "
