@@ -18,7 +18,7 @@ from labassist.errors import InputError
 from labassist.resume.allow import trust
 from labassist.resume.check import Report, Several
 from labassist.resume.check import check as inspect
-from labassist.resume.safepickle import Global
+from labassist.resume.pickled import Global
 from labassist.workspace import new
 
 

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from labassist.resume import torchfile
 from labassist.resume.allow import trust
 from labassist.resume.check import Report, check
-from labassist.resume.safepickle import BadPickle, Global, Tensor, load
+from labassist.resume.pickled import Global, Tensor
+from labassist.resume.safepickle import BadPickle, load
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),

@@ -29,6 +29,26 @@ TENSORS_SUFFIX = ".safetensors"
 FOREIGN = "transformers"
 """Format of a checkpoint that a Hugging Face Trainer wrote and that we only describe."""
 FOREIGN_SUFFIX = ".manifest.json"
+DTYPES = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "complex64": "C64",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint64": "U64",
+    "uint32": "U32",
+    "uint16": "U16",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+"""torch's name of a data type -> that of safetensors."""
+
 _CHUNK = 1 << 20
 _OTHER = "resume from an older checkpoint of this run"
 

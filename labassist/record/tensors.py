@@ -28,29 +28,10 @@ import torch
 
 from labassist.errors import CheckpointError
 from labassist.ledger.canonical import decode_number, encode_number
-from labassist.record.inspect import TENSORS_SUFFIX, read_header, tensor_hash
+from labassist.record.inspect import DTYPES, TENSORS_SUFFIX, read_header, tensor_hash
 
-_NAMES = {
-    "float64": "F64",
-    "float32": "F32",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "float8_e4m3fn": "F8_E4M3",
-    "float8_e5m2": "F8_E5M2",
-    "complex64": "C64",
-    "int64": "I64",
-    "int32": "I32",
-    "int16": "I16",
-    "int8": "I8",
-    "uint64": "U64",
-    "uint32": "U32",
-    "uint16": "U16",
-    "uint8": "U8",
-    "bool": "BOOL",
-}
-_DTYPES = {text: getattr(torch, name) for name, text in _NAMES.items()}
+_DTYPES = {text: getattr(torch, name) for name, text in DTYPES.items()}
 _TO_TEXT = {dtype: text for text, dtype in _DTYPES.items()}
-
 
 _SMALL = 1 << 16
 """Bytes up to which a copy is quicker than a view."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from labassist.resume.safepickle import DTYPES, Global
+from labassist.resume.pickled import DTYPES, Global
 
 _BUILTINS = {
     "set",

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from labassist.resume.codes import Severity
 from labassist.resume.findings import STATES, Finding, finding
-from labassist.resume.safepickle import Tensor
+from labassist.resume.pickled import Tensor
 
 Presence = Literal["present", "absent", "not_applicable", "derived", "torn", "inconsistent"]
 

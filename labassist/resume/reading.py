@@ -14,7 +14,7 @@ from labassist.resume import torchfile
 from labassist.resume.allow import trust
 from labassist.resume.codes import Severity
 from labassist.resume.description import Description, Moments, Weights
-from labassist.resume.safepickle import SIZES, Global, Obj, Tensor
+from labassist.resume.pickled import SIZES, Global, Obj, Tensor
 from labassist.resume.torchfile import Loaded, Torn
 
 MAX_JSON_BYTES = 64 << 20

@@ -8,8 +8,8 @@ from typing import Any
 from labassist.resume.codes import Severity
 from labassist.resume.description import Description
 from labassist.resume.memory import Memory
+from labassist.resume.pickled import DTYPES
 from labassist.resume.reading import Reader
-from labassist.resume.safepickle import DTYPES
 
 GIB = 1 << 30
 _PREFIXES = ("_orig_mod.", "module.", "_fsdp_wrapped_module.", "_forward_module.")

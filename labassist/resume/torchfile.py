@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from labassist.resume import safepickle
-from labassist.resume.safepickle import SIZES, BadPickle, Global, Obj, Storage, Tensor
+from labassist.resume.pickled import SIZES, Global, Obj, Storage, Tensor
+from labassist.resume.safepickle import BadPickle
 
 MAX_PICKLE_BYTES = 64 << 20
 """A larger pickle (without its tensors) is refused: it would not fit the memory promised."""

@@ -14,8 +14,8 @@ from typing import Any
 
 from labassist.resume import torchfile
 from labassist.resume.description import Description, Moments, Weights
+from labassist.resume.pickled import DTYPES, Global, Obj, Tensor
 from labassist.resume.reading import Reader
-from labassist.resume.safepickle import DTYPES, Global, Obj, Tensor
 from labassist.resume.torchfile import Torn
 
 NAME = "dcp"

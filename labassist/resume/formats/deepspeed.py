@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from labassist.resume.description import Description, Moments, Weights
+from labassist.resume.pickled import Obj
 from labassist.resume.reading import Reader, last_epoch, moments, named_tensors
-from labassist.resume.safepickle import Obj
 from labassist.resume.torchfile import Loaded, Torn
 
 NAME = "deepspeed"

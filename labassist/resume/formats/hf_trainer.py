@@ -12,8 +12,8 @@ from typing import Any
 
 from labassist.resume.description import Description, Weights
 from labassist.resume.formats import dcp, deepspeed
+from labassist.resume.pickled import Obj
 from labassist.resume.reading import Reader, last_epoch
-from labassist.resume.safepickle import Obj
 
 NAME = "hf-trainer"
 STATE, ARGS = "trainer_state.json", "training_args.bin"

@@ -11,8 +11,8 @@ from labassist.errors import CheckpointError
 from labassist.record import inspect
 from labassist.resume.description import Description, Moments, Weights
 from labassist.resume.findings import STATES
+from labassist.resume.pickled import Tensor
 from labassist.resume.reading import Reader, last_epoch
-from labassist.resume.safepickle import Tensor
 
 NAME = "labassist"
 

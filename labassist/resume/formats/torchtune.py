@@ -12,8 +12,8 @@ from typing import Any
 
 from labassist.resume.description import Description, Weights
 from labassist.resume.formats.accelerate import stateful
+from labassist.resume.pickled import Tensor
 from labassist.resume.reading import Reader
-from labassist.resume.safepickle import Tensor
 
 NAME = "torchtune"
 _EPOCH = re.compile(r"epoch_(\d+)")
