@@ -25,19 +25,11 @@ from typing import NamedTuple
 
 from labassist.errors import CodeError
 from labassist.ledger import patches, secrets
-from labassist.ledger.gitcmd import (
-    GITLINK,
-    Private,
-    Repository,
-    copy_index,
-    joined,
-    open_repository,
-    private,
-    split,
-)
+from labassist.ledger.gitcmd import GITLINK, Private, Repository, open_repository, private, split
 from labassist.ledger.kept import GONE, LINK, code_digest, digest_without_git, put_listing, take_away
 from labassist.ledger.objects import Objects
 from labassist.ledger.records import Code, Kept
+from labassist.ledger.staging import stage
 from labassist.record.protocol import file_sha256
 
 FILE_LIMIT = 16 << 20
@@ -52,8 +44,6 @@ SCRIPTS = ".labassist/script/"
 _STATE = "trainer_state.json"
 _CHECKPOINT = re.compile(rf"(^|/)checkpoint-\d+/{_STATE}$")
 """What marks a checkpoint folder of a Hugging Face Trainer: what a run makes, and no part of its code."""
-
-_CONVERTED = ("text", "crlf", "eol", "ident", "working-tree-encoding")
 
 
 class _Entry(NamedTuple):
@@ -134,7 +124,7 @@ class _Capture:
 
     def take(self, workspace: Path, script: Path | None, outputs: Sequence[str]) -> Code:
         """Record everything and return the record, without its pin, package and submodules."""
-        filtered = self._stage_what_is_on_disk()
+        filtered = stage(self.repo, self.git)
         whole = self.git.write_tree()
         untracked = self._untracked(workspace.resolve(), script, outputs)
         changes = self._changes(whole)
@@ -160,62 +150,6 @@ class _Capture:
             digest=code_digest(self.git, self.extra, self.changed, self.objects),
             dirty=bool(patch or self.extra),
         )
-
-    def _stage_what_is_on_disk(self) -> set[str]:
-        """Make the private index hold each tracked file as it is on disk; return those under a filter."""
-        git, repo = self.git, self.repo
-        copy_index(repo, git)
-        staged = set(split(git.run("ls-files", "-z")))
-        git.run("read-tree", "--reset", "HEAD")
-        entries = {}
-        for line in split(git.run("ls-files", "-s", "-v", "-z")):
-            facts, _, path = line.partition("\t")
-            tag, mode, object_id, _ = facts.split(" ")
-            entries[path] = (tag, mode, object_id)
-        new = sorted(path for path in staged - set(entries) if _on_disk(repo.top, path))
-        converted, filtered = self._attributes([*entries, *new])
-        # An index says that a file is unchanged by its size and time, as its content was after conversion;
-        # and not at all where the user told git to look away. Such files are compared by content.
-        again = [
-            (mode, object_id, path)
-            for path, (tag, mode, object_id) in entries.items()
-            if path in converted or tag.islower() or (tag == "S" and os.path.lexists(repo.top / path))
-        ]
-        git.set_entries(again)
-        self._run_filtered("add", "-u")
-        if new:
-            self._run_filtered("update-index", "--add", "--replace", "-z", "--stdin", stdin=joined(new))
-        return {path for path in filtered if stat.S_ISREG(_mode(repo.top / path))}
-
-    def _run_filtered(self, *args: str, stdin: bytes = b"") -> None:
-        """Run a command that reads files through filters. Raises CodeError that says whose failure it is."""
-        try:
-            self.git.run(*args, stdin=stdin)
-        except CodeError as error:
-            if "filter" in error.what:
-                raise CodeError(
-                    error.what, where=error.where, mend="install the program of this filter (git lfs install)"
-                ) from error
-            raise
-
-    def _attributes(self, paths: list[str]) -> tuple[set[str], set[str]]:
-        """Return the paths that git would convert on the way to disk, and those under a known filter."""
-        config = self.repo.config
-        automatic = config.get("core.autocrlf", "false").lower() not in ("false", "no", "off", "0", "")
-        out = self.repo.run("check-attr", "-z", "--stdin", *_CONVERTED, "filter", stdin=joined(paths))
-        fields = split(out)
-        converted, filtered, binary = set(), set(), set()
-        for path, attribute, value in zip(fields[::3], fields[1::3], fields[2::3], strict=True):
-            if attribute == "filter":
-                if value in self.git.filters:
-                    filtered.add(path)
-            elif attribute == "text" and value == "unset":
-                binary.add(path)
-            elif value not in ("unspecified", "unset"):
-                converted.add(path)
-        if automatic:
-            converted |= set(paths) - binary
-        return converted - filtered, filtered
 
     def _untracked(self, workspace: Path, script: Path | None, outputs: Sequence[str]) -> list[str]:
         """Return the untracked paths to record: not ignored, not the ledger's own, and the script."""
@@ -374,23 +308,6 @@ def _refuse(path: str, line: int, kind: str) -> None:
         where=f"{path}:{line}",
         mend="read it from an environment variable instead",
     )
-
-
-def _mode(place: Path) -> int:
-    """Return the mode of what is at `place`, 0 where nothing is."""
-    try:
-        return place.lstat().st_mode
-    except OSError:
-        return 0
-
-
-def _on_disk(top: Path, path: str) -> bool:
-    """Say whether git can track what is at `path`: a file, a link, another repository; not behind a link."""
-    place = top / path
-    if any(parent.is_symlink() for parent in place.parents if parent.is_relative_to(top) and parent != top):
-        return False
-    mode = _mode(place)
-    return stat.S_ISREG(mode) or stat.S_ISLNK(mode) or (place / ".git").exists()
 
 
 def _text(path: str) -> str:
