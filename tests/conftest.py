@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from code_repo import git, git_state, tree, write
 
+from labassist.ledger.code import capture
+from labassist.ledger.objects import Objects
+from labassist.ledger.records import Code
+from labassist.ledger.restore import restore
 from labassist.workspace import Workspace, new
 
 # Before anything imports torch: sums over several threads are other sums.
@@ -52,6 +57,59 @@ def little_lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
     little.record(root, 40, 5, "7")
     little.lineage(root)
     return root
+
+
+@pytest.fixture
+def git_config(isolated: Path) -> Path:
+    """The file that git takes for the user's own configuration."""
+    return isolated / ".gitconfig"
+
+
+@pytest.fixture
+def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small repository with one commit; others may be cloned from a folder."""
+    monkeypatch.setenv("GIT_ALLOW_PROTOCOL", "file")
+    top = tmp_path / "repo"
+    top.mkdir()
+    git(top, "init", "-q")
+    write(top, ".gitignore", "ignored/\n*.ign\n")
+    write(top, "train.py", "a = 1\nb = 2\nc = 3\n")
+    write(top, "run.sh", "#!/bin/sh\n", 0o755)
+    write(top, "data/weights.bin", bytes(range(256)) * 8)
+    write(top, "old.txt", "to be deleted\n")
+    (top / "link").symlink_to("train.py")
+    git(top, "add", "-A")
+    git(top, "commit", "-q", "-m", "start")
+    return top
+
+
+@pytest.fixture
+def objects(tmp_path: Path) -> Objects:
+    return Objects(tmp_path / "objects")
+
+
+@pytest.fixture
+def round_trip(repo: Path, objects: Objects, tmp_path: Path) -> Callable[..., tuple[Code, Path]]:
+    """Capture and restore; assert that the repository is as before, and the copy equal but for `absent`."""
+    count = 0
+
+    def run(*, absent: tuple[str, ...] = (), limit: int = 1 << 20) -> tuple[Code, Path]:
+        nonlocal count
+        count += 1
+        before = git_state(repo)
+        code = capture(repo, objects, f"run-{count}", untracked_limit=limit)
+        assert git_state(repo) == before
+        into = tmp_path / f"restored-{count}"
+        restore(code, objects, repo, into)
+        assert git_state(repo) == before
+        wanted = {path: entry for path, entry in tree(repo).items() if not path.startswith(absent or "\0")}
+        assert tree(into) == wanted
+        assert sorted(path.name for path in (repo / ".git/refs/labassist").iterdir()) == [
+            f"run-{number}" for number in range(1, count + 1)
+        ]
+        return code, into
+
+    return run
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
