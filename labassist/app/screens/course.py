@@ -165,8 +165,10 @@ class CourseScreen(LabScreen):
     def _moved(self) -> None:
         table = self.query_one(Rows)
         following = self.lab.course["next"].partition("/")[0] if self.lab.course else ""
-        if table.here is not None and table.here["id"] != following:
-            self.lab.lab_here = table.here["id"]  # the highlight is the reader's now
+        if table.here is not None:
+            # Away from the next lab the highlight is the reader's; back on it, it follows the course again.
+            here = table.here["id"]
+            self.lab.lab_here = "" if here == following else here
         self._about()
         self.refresh_lines()
 
