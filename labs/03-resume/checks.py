@@ -32,7 +32,7 @@ SHOWS = {
 
 def short(run: dict[str, Any]) -> str:
     """Return how a run is named in a source."""
-    return f"run {run['id'][-4:]}"
+    return f"run {run['id'].rpartition('-')[2]}"
 
 
 def word(run: dict[str, Any]) -> str:

@@ -44,7 +44,7 @@ def mask(found: Evidence) -> list[Criterion]:
 
 def tour(found: Evidence) -> list[Criterion]:
     run = found.run("tour")
-    last, where = run["last"], f"run {run['id'][-4:]}"
+    last, where = run["last"], f"run {run['id'].rpartition('-')[2]}"
 
     def criterion(name: str, ok: bool, expected: str, *series: str) -> Criterion:
         got = ", ".join(f"{one} {last[one]:.4g}" for one in series)
@@ -92,6 +92,6 @@ def measured_tour(found: Evidence) -> Measured:
     differs = run["last"]["right_differs"]
     return Measured(
         f"{differs:.0f} of 3 differ",
-        f"run {run['id'][-4:]}",
+        f"run {run['id'].rpartition('-')[2]}",
         "a" if not differs else "b" if differs < 3 else "c",
     )

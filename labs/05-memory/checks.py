@@ -53,7 +53,7 @@ def length(found: Evidence) -> list[Criterion]:
     fused, eager, kept = (dict(found.series(run, f"{how}_kib")) for how in ("fused", "eager", "checkpoint"))
     short, long = min(fused), max(fused)
     longer = long / short
-    source = f"run {run['id'][-4:]} step {long}"
+    source = f"run {run['id'].rpartition('-')[2]} step {long}"
     c = run["config"]
     token = 4 * c["hidden"] * c["batch"] / 1024
     growth = {name: one[long] / one[short] for name, one in (("fused", fused), ("eager", eager))}
@@ -94,7 +94,7 @@ def measured_length(found: Evidence) -> Measured:
         longest = max(sizes)
         ratio[how] = sizes[longest] / sizes[longest // 2]
     text = f"{ratio['fused']:.2f} times in one kernel, {ratio['eager']:.2f} times spelled out"
-    return Measured(text, f"run {run['id'][-4:]}", option="c")
+    return Measured(text, f"run {run['id'].rpartition('-')[2]}", option="c")
 
 
 def dry(found: Evidence) -> list[Criterion]:
@@ -102,7 +102,7 @@ def dry(found: Evidence) -> list[Criterion]:
     run = found.run("dry")
     names = ("formula", "dry", "weights", "gradients", "optimizer", "activations", "logits", "workspace")
     got = {name: found.series(run, name)[-1][1] for name in names}
-    source = f"run {run['id'][-4:]} step 1"
+    source = f"run {run['id'].rpartition('-')[2]} step 1"
     whole = sum(got[name] for name in names[2:])
     apart = abs(got["dry"] / whole - 1)
     return [
@@ -127,7 +127,7 @@ def measured_dry(found: Evidence) -> Measured:
     """What the dry run counted, and a GPU where there was one."""
     run = found.run("dry")
     counted = found.series(run, "dry")[-1][1]
-    return Measured(f"{counted:.2f} GiB", f"run {run['id'][-4:]} step 1")
+    return Measured(f"{counted:.2f} GiB", f"run {run['id'].rpartition('-')[2]} step 1")
 
 
 def fit(found: Evidence) -> list[Criterion]:
@@ -135,7 +135,7 @@ def fit(found: Evidence) -> list[Criterion]:
     run = found.run("fit")
     names = ("room_gib", "next_room_gib", "total_gib", "usable_gib")
     got = {name: found.series(run, name)[-1][1] for name in names}
-    source = f"run {run['id'][-4:]} step 1"
+    source = f"run {run['id'].rpartition('-')[2]} step 1"
     total = f"{got['total_gib']:.2f} of {got['usable_gib']:.2f} GiB"
     batch = run["config"]["batch"]
     return [
@@ -155,7 +155,7 @@ def fit(found: Evidence) -> list[Criterion]:
 def measured_fit(found: Evidence) -> Measured:
     """The largest batch that was found."""
     run = found.run("fit")
-    return Measured(f"{run['config']['batch']} sequences", f"run {run['id'][-4:]}")
+    return Measured(f"{run['config']['batch']} sequences", f"run {run['id'].rpartition('-')[2]}")
 
 
 def claims(found: Evidence) -> list[Criterion]:
@@ -168,7 +168,7 @@ def claims(found: Evidence) -> list[Criterion]:
             agree == computed > 0,
             f"{computed:.0f}",
             f"{agree:.0f}",
-            f"run {run['id'][-4:]} step 1",
+            f"run {run['id'].rpartition('-')[2]} step 1",
         )
     ]
 
@@ -177,4 +177,4 @@ def measured_claims(found: Evidence) -> Measured:
     """What the table says of the claim that was guessed at."""
     run = found.run("claims")
     text = "wrong: 13.5 to 15.2 GB in bf16, and 24 - 18.6 would leave 5.4 GB"
-    return Measured(text, f"run {run['id'][-4:]}, claim weights-7b", option="b")
+    return Measured(text, f"run {run['id'].rpartition('-')[2]}, claim weights-7b", option="b")

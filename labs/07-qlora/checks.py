@@ -17,7 +17,7 @@ UPDATES, TENTH = 225, 22
 
 def short(run: dict[str, Any]) -> str:
     """Return how a run is named in a source."""
-    return f"run {run['id'][-4:]}"
+    return f"run {run['id'].rpartition('-')[2]}"
 
 
 def learn(found: Evidence) -> list[Criterion]:

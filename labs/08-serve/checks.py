@@ -19,7 +19,7 @@ KEPT = 0.5
 
 def short(run: dict[str, Any]) -> str:
     """Return how a run is named in a source."""
-    return f"run {run['id'][-4:]}"
+    return f"run {run['id'].rpartition('-')[2]}"
 
 
 def drawn(rows: int, columns: int, size: float, seed: int) -> list[list[float]]:
