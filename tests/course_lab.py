@@ -150,8 +150,10 @@ def record(
     with Ledger.open(workspace.ledger, create=True) as ledger:
         folder = ledger.run_folder(run_id)
         folder.mkdir(parents=True)
-        rows = [json.dumps({"step": at, "t": at / 10, "loss": loss}) for at, loss in enumerate(losses, 1)]
-        (folder / "metrics-rank0.jsonl").write_text("\n".join(rows) + "\n")
+        rows = [
+            json.dumps({"step": at, "t": at / 10, "loss": loss}) + "\n" for at, loss in enumerate(losses, 1)
+        ]
+        (folder / "metrics-rank0.jsonl").write_text("".join(rows))
         run = Run(
             id=run_id,
             job=job,
@@ -166,7 +168,7 @@ def record(
             code=Code("none"),
             profile=profile,
             config={"steps": 5, "optim.lr": 0.1, **config},
-            last={"loss": losses[-1]},
+            last={"loss": losses[-1]} if losses else {},
             step=len(losses),
         )
         ledger.write("start", to_document(run))

@@ -13,6 +13,7 @@ from textual.pilot import Pilot
 
 from labassist.app import words
 from labassist.app.app import LabApp
+from labassist.app.coursefacts import verdict_of
 from labassist.app.editor import argv
 from labassist.app.markdown import drawn
 from labassist.app.screens.course import CourseScreen
@@ -206,6 +207,80 @@ def test_a_new_start_goes_on_in_the_lab_that_was_worked_on_last(workspace: Works
         await until(pilot, app, "step 2 of 5")
 
     play(workspace, script)
+
+
+def test_the_highlight_stays_where_it_was_put_also_back_on_the_next_lab(workspace: Workspace) -> None:
+    write_lab(workspace)
+    write_lab(workspace, "91-other")
+    begun(workspace, "plain")
+
+    async def script(pilot: Pilot[int], app: LabApp) -> None:
+        await until(pilot, app, "▸ 2-3   ▸ 90 A small lab")
+        await pilot.press("down")
+        await until(pilot, app, "▸ 2-3   · 91 A small lab")
+        app.screen.catch_up()  # type: ignore[attr-defined]
+        await until(pilot, app, "▸ 2-3   · 91 A small lab")
+        await pilot.press("up")
+        await until(pilot, app, "▸ 2-3   ▸ 90 A small lab")
+        app.screen.catch_up()  # type: ignore[attr-defined]
+        await pilot.pause(0.1)
+        await until(pilot, app, "▸ 2-3   ▸ 90 A small lab")
+
+    play(workspace, script)
+
+
+def test_a_step_whose_run_has_no_curve_shows_what_it_printed_and_all_its_numbers(
+    workspace: Workspace,
+) -> None:
+    write_lab(workspace)
+    begun(workspace, "plain")
+    run = record(workspace, [])
+    folder = workspace.ledger / "runs" / run
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "metrics-rank0.jsonl").write_text('{"step": 1, "t": 0.1, "wrong": 9.0, "low_percent": 8.1}\n')
+    (folder / "log.txt").write_text("".join(f"line {number}\n" for number in range(30)))
+
+    async def script(pilot: Pilot[int], app: LabApp) -> None:
+        await open_lab(pilot, app)
+        await to_step(pilot, app, 3)
+        screen = await until(pilot, app, "step 3 of 5", f"run {words.short(run)}, the end of what it printed")
+        assert "line 29" in screen and "line 25" in screen and "line 20" not in screen
+        assert "wrong 9" in screen and "low_percent 8.1" in screen
+        assert not app.screen.query_one(ChartView).display
+        await pilot.press("w")
+        assert "falling" not in await until(pilot, app, "Where from", "low_percent")
+
+    play(workspace, script)
+
+
+def test_a_step_whose_run_failed_before_its_first_step_shows_its_last_words(workspace: Workspace) -> None:
+    write_lab(workspace)
+    begun(workspace, "plain")
+    run = record(workspace, [], state="failed")
+    folder = workspace.ledger / "runs" / run
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "log.txt").write_text("Traceback\nZeroDivisionError: division by zero\n")
+
+    async def script(pilot: Pilot[int], app: LabApp) -> None:
+        await open_lab(pilot, app)
+        await until(pilot, app, f"run {words.short(run)} printed", "ZeroDivisionError", "✗ failed")
+
+    play(workspace, script)
+
+
+def test_what_a_check_waits_for_comes_before_what_has_passed() -> None:
+    criteria = [
+        {"name": f"number {at}", "ok": at != 5, "expected": "1", "got": "1", "source": "here"}
+        for at in range(6)
+    ]
+    step = {
+        "check": {"missing": "", "ok": False, "stale": False, "criteria": criteria},
+        "run": None,
+        "edit": None,
+    }
+    said = ["".join(text for text, _ in line) for line in verdict_of(step, words.signs(plain=False))]
+    assert said[0].startswith("Check ✗ number 5")
+    assert [line[6:16] for line in said[1:]] == [f"✓ number {at}" for at in range(5)]
 
 
 @pytest.mark.fault

@@ -127,6 +127,37 @@ def test_a_run_is_shown_whole_at_each_size(written: Written, size: tuple[int, in
     play(written.workspace, script, size)
 
 
+@pytest.mark.parametrize("size", [(80, 24), (160, 50)], ids=str)
+def test_a_run_without_a_curve_gives_its_room_to_the_log(written: Written, size: tuple[int, int]) -> None:
+    run = written.run(1, log="".join(f"line {number}\n" for number in range(12)), last={})
+    folder = written.workspace.ledger / "runs" / run
+    (folder / "metrics-rank0.jsonl").write_text('{"step": 1, "t": 0.1, "wrong": 9.0, "low_percent": 8.1}\n')
+
+    async def script(pilot: Pilot[int], app: LabApp) -> None:
+        await until(pilot, app, "1 run")
+        await pilot.press("r")
+        screen = await until(pilot, app, run[-6:], "wrong 9", "low_percent 8.1", "line 11")
+        assert "line 3" in screen, screen
+        assert "v average" not in screen and "next series" not in screen
+
+    play(written.workspace, script, size)
+
+
+def test_a_run_without_a_loss_draws_what_it_has(written: Written) -> None:
+    run = written.run(1, last={})
+    folder = written.workspace.ledger / "runs" / run
+    rows = [f'{{"step": {at}, "t": {at}, "bytes": {at * 3.0}}}\n' for at in range(1, 4)]
+    (folder / "metrics-rank0.jsonl").write_text("".join(rows))
+
+    async def script(pilot: Pilot[int], app: LabApp) -> None:
+        await until(pilot, app, "1 run")
+        await pilot.press("r")
+        await until(pilot, app, "bytes 9", "v average")
+        assert app.screen.query_one(ChartView).chart.at(3) == 9.0
+
+    play(written.workspace, script)
+
+
 def test_a_live_run_grows_and_is_found_again(written: Written) -> None:
     run = written.live(1, [4.0, 3.9, 3.8])
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from labassist.app import words
+from labassist.app.markdown import inline
 from labassist.app.where import JOURNAL, Source
 from labassist.app.words import Line, Piece, Signs
 
@@ -147,12 +148,12 @@ def hint_lines(step: Document) -> list[Line]:
     taken, total = step["hints"]["taken"], step["hints"]["total"]
     lines: list[Line] = []
     for number, hint in enumerate(taken, 1):
-        lines += [[], [(f"hint {number} of {total}  ", "warn"), (hint, "plain")]]
+        lines += [[], [(f"hint {number} of {total}  ", "warn"), *inline(hint)]]
     return lines
 
 
 def verdict_of(step: Document, marks: Signs) -> list[Line]:
-    """Return a check's answer, a line or two for each criterion."""
+    """Return a check's answer, a line or two for each criterion: first those that wait for something."""
     check = step["check"]
     if check is None:
         return []
@@ -164,7 +165,7 @@ def verdict_of(step: Document, marks: Signs) -> list[Line]:
     lines: list[Line] = []
     if check["stale"]:
         lines.append([(f"{marks.alarm} ", "warn"), ("something changed since: c checks again", "plain")])
-    for index, one in enumerate(check["criteria"]):
+    for index, one in enumerate(sorted(check["criteria"], key=lambda one: bool(one["ok"]))):
         sign, kind = (marks.yes, "good") if one["ok"] else (marks.no, "bad")
         said = f"expected {one['expected']}   got {one['got']}   "
         lines.append(
@@ -183,6 +184,8 @@ def after_check(step: Document, marks: Signs) -> Line:
     """Return what to do after a check."""
     if step["standing"] == "done":
         return [(f"{marks.yes} passed", "good"), ("; n goes on", "plain")]
+    if step["check"] is not None and step["check"]["missing"]:
+        return [("not yet: what is missing stands above", "plain")]
     return [("not yet: what was expected and what came out stands above", "plain")]
 
 

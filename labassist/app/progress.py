@@ -65,14 +65,21 @@ class Progress:
         while self._pace and self._pace[-1][0] - self._pace[0][0] > RECENT_S:
             self._pace.popleft()
 
+    def drawable(self, *names: str) -> bool:
+        """Say whether one of these series (none named: any) is a curve, or may become one while the run lives."""
+        found = [points for name, points in self.series.items() if not names or name in names]
+        if self.alive:
+            return bool(found) or not self.series
+        return any(len(points) > 1 for points in found)
+
     # --- in words
 
     def newest(self) -> list[Line]:
-        """Return the newest value of each series that people look for."""
+        """Return the newest value of each series that people look for; of all where it has none of these."""
+        known = {name: label for name, label in LABELS.items() if name in self.values}
         return [
             [(f"{label} ", "dim"), (words.value(self.values[name]), "strong")]
-            for name, label in LABELS.items()
-            if name in self.values
+            for name, label in (known or {name: name for name in self._steps}).items()
         ]
 
     def how_far(self, marks: Signs, cells: int) -> list[Line]:
@@ -142,14 +149,15 @@ class Progress:
         if self.health.norms:
             said = f"{self.health.clipped:,} of {self.health.norms:,}"
             found.append(Source("clipped", said, f"grad_norm above config clip, counted over {curve}"))
-        found.append(
-            Source(
-                "falling, flat, rising",
-                "a trend",
-                "mean of the loss (0.95 on the past) now against a quarter of the run ago; "
-                "falling below -0.2%, rising above +5%",
+        if "loss" in self._steps:
+            found.append(
+                Source(
+                    "falling, flat, rising",
+                    "a trend",
+                    "mean of the loss (0.95 on the past) now against a quarter of the run ago; "
+                    "falling below -0.2%, rising above +5%",
+                )
             )
-        )
         return found
 
     def _per_s(self) -> float:

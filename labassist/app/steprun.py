@@ -23,6 +23,8 @@ class StepRun:
         self.id = ""
         """Empty: there is none yet."""
         self.progress = Progress()
+        self.printed: list[str] = []
+        """The end of its log."""
         self.starting = False
         """Somebody asked for a run, and it has no id yet."""
 
@@ -39,7 +41,7 @@ class StepRun:
 
     def follow(self, run: str) -> None:
         """Follow this run, from its first point on."""
-        self.id, self.progress = run, Progress()
+        self.id, self.progress, self.printed = run, Progress(), []
 
     def belonging(self, step: dict[str, Any], runs: RunsChanged | None) -> str:
         """Return the run that a step shows: the live one of its job or command, else its newest, else none."""

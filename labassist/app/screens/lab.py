@@ -241,6 +241,8 @@ class StepScreen(LabScreen):
             chart.clear()
         lived, running = self._run.alive, self._run.running
         self._run.progress.feed(message)
+        if message.log is not None:
+            self._run.printed = message.log
         chart.total = message.document.get("total_steps") or None
         losses = [(row["step"], row["loss"]) for row in message.points if "loss" in row]
         if losses:

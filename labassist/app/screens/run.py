@@ -133,9 +133,9 @@ class RunScreen(LabScreen):
         if action == "note":
             return known and not self._readonly
         if action in ("smooth", "log_scale"):
-            return self.tab == 1
+            return self.tab == 1 and self._progress.drawable()
         if action == "series":
-            return self.tab == 1 and len(self._progress.series) > 1
+            return self.tab == 1 and self._progress.drawable() and len(self._progress.series) > 1
         return True
 
     def label(self, action: actions.Action) -> str:

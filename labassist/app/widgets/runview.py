@@ -37,6 +37,7 @@ class RunView(Vertical):
         self.overlay = overlay
         self.series = "loss"
         """The series that is drawn."""
+        self._printed: tuple[list[Line], int] = ([], 0)
 
     @property
     def _lab(self) -> LabApp:
@@ -73,14 +74,26 @@ class RunView(Vertical):
 
     def draw(self) -> None:
         """Draw the chosen series from its first point on, and what lies over it."""
+        self._choose()
+        self._choose()
         self.chart.clear()
         self._add(self.progress.series.get(self.series, ()), self.series)
         if self.series == "loss":
             self._add(self.progress.series.get(HELD_OUT, ()), HELD_OUT)
         self._add(self.overlay.series.get(self.series, ()), "replay")
 
+    def _choose(self) -> bool:
+        """A run without a loss begins with the first series that it has; True where that is another one now."""
+        if self.series in self.progress.series or not self.progress.series:
+            return False
+        self.series = next(iter(self.progress.series))
+        return True
+
     def extend(self, message: messages.RunGrew, name: str = "") -> None:
         """Add the new points of a message under this name (default: the run's own)."""
+        if self._choose():
+            self.draw()
+            return
         rows = message.points
         self._add(
             [(row["step"], row[self.series]) for row in rows if self.series in row], name or self.series
@@ -108,6 +121,7 @@ class RunView(Vertical):
         progress, marks = self.progress, self._lab.signs
         if progress.document is None:
             return
+        self._make_room()
         side = self._lines("#values").size.width
         stacked = self._screen.has_class("-wide")
         values, far = progress.newest(), progress.how_far(marks, 20 if stacked else 12)
@@ -116,9 +130,17 @@ class RunView(Vertical):
             self._lines("#values").show(*values)
             self._lines("#progress").show(*wrapped(far, side))
         else:
-            self._lines("#values").show(fitted(values, side))
+            lines = wrapped(values, side) if self.has_class("-curveless") else [fitted(values, side)]
+            self._lines("#values").show(*lines)
             self._lines("#progress").show(fitted(far, side))
         self._lines("#health").show(*folded(health, side))
+
+    def _make_room(self) -> None:
+        """Give the room of a curve that there is not to the log."""
+        without = not self.progress.drawable()
+        if without != self.has_class("-curveless"):
+            self.set_class(without, "-curveless")
+            self.call_after_refresh(lambda: self.show_log(*self._printed))
 
     def show_machine(self) -> None:
         """Show the machine in a line."""
@@ -132,6 +154,7 @@ class RunView(Vertical):
 
     def show_log(self, lines: list[Line], skipped: int) -> None:
         """Show the end of the log; `skipped` bytes of it were passed over."""
+        self._printed = lines, skipped
         widget = self._lines("#log")
         room = widget.size.height
         if room <= 0:

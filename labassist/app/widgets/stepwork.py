@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 MOST_CHECK_LINES = {False: 6, True: 14}
 """Rows of a check's answer below the text, and beside it."""
 
+MOST_PRINTED = {False: 5, True: 24}
+"""Rows of what a run without a curve printed, below the text, and beside it."""
+
 
 class StepWork(Vertical):
     """Shows a step's question, command, run and check; parts that a step lacks take no room."""
@@ -38,6 +41,7 @@ class StepWork(Vertical):
         chart = ChartView(id="chart", classes="line")
         chart.ascii = self._lab.plain
         yield chart
+        yield Lines(id="printed", classes="line")
         yield Lines(id="pace")
         yield Lines(id="machine")
         yield Lines(id="health")
@@ -67,13 +71,27 @@ class StepWork(Vertical):
         self.set_class(known, "-run")
         if not known:
             return
+        curve = progress.drawable("loss")
+        self.set_class(not curve, "-printed")
         title = f"run {words.short(run.id)}"
         if self.chart.border_title != title:
             self.chart.border_title = title
-        far = progress.how_far(marks, 10) + progress.newest()[1:2]
+        if not curve:
+            self._show_printed(run, title)
+        far = progress.how_far(marks, 10) + progress.newest()[1 if curve else 0 : 2 if curve else None]
         self.query_one("#pace", Lines).show(fitted(far, self._room))
         self._fill("#health", folded(progress.how_it_goes(marks)[:1], self._room)[:2])
         self.show_machine(run)
+
+    def _show_printed(self, run: StepRun, title: str) -> None:
+        """Show the end of what a run printed in the place of the curve that it does not have."""
+        said = folded([[(text, "plain")] for text in run.printed], self._room)
+        rows = said[-MOST_PRINTED[self.screen.has_class("-wide")] :]
+        widget = self.query_one("#printed", Lines)
+        widget.border_title = (
+            f"{title}, the end of what it printed" if len(rows) < len(said) else f"{title} printed"
+        )
+        self._fill("#printed", rows)
 
     def show_machine(self, run: StepRun) -> None:
         """Show the machine in a line, while the run lives."""
