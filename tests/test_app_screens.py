@@ -153,7 +153,7 @@ def test_a_run_without_a_loss_draws_what_it_has(written: Written) -> None:
         await until(pilot, app, "1 run")
         await pilot.press("r")
         await until(pilot, app, "bytes 9", "v average")
-        assert app.screen.query_one(ChartView).chart.at(3) == 9.0
+        assert app.screen.query_one(ChartView).chart.at(3, "bytes") == 9.0
 
     play(written.workspace, script)
 
