@@ -112,8 +112,9 @@ def test_a_run_is_locked_until_a_letter_is_pressed_and_its_check_shows_the_crite
 
 
 def test_an_edit_fails_takes_hints_opens_the_editor_and_passes(
-    workspace: Workspace,
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("EDITOR", "vi")
     folder = write_lab(workspace)
     begun(workspace, "double")
 
@@ -403,7 +404,8 @@ labassist run x
     assert "· an item whose text goes on in a second" in rows
     assert "  line" in rows
     assert "1. first" in rows
-    assert "      weights   14.2 GiB"[2:] in [row[-len("    weights   14.2 GiB") :] for row in rows]
+    assert "      weights   14.2 GiB" in rows
+    assert drawn("  " + "x" * 38, 40, words.UNICODE) == [[("  " + "x" * 38, "code")]]
     assert "  labassist run x" in rows
     assert "| quoted" in rows
     kinds = {text: kind for line in lines for text, kind in line}

@@ -44,6 +44,7 @@ LONG = "# intro\n" + "line\n" * 20
     [
         ("steps/intro.md", "", LONG, "steps/intro.md:21: has 21 lines; a step's text has at most 20"),
         ("steps/intro.md", "", "x" * 81, "steps/intro.md:1: takes 81 columns; there are 80"),
+        ("steps/intro.md", "", "  " + "x" * 77, "steps/intro.md:1: takes 79 columns; there are 78"),
         ("steps/intro.zh.md", "", "训" * 41, "steps/intro.zh.md:1: takes 82 columns; there are 80"),
         ("steps/intro.md", "", "[a](gone.md)", "steps/intro.md:1: the link gone.md leads to no file"),
         ("steps/intro.md", "", "[a](../../../ledger)", "the link ../../../ledger leads out of labs/"),

@@ -38,7 +38,7 @@ def drawn(text: str, width: int, marks: Signs) -> list[Line]:
             code = not code
         elif code or (row.startswith("  ") and not block and not _ITEM.match(row)):
             # Laid out by hand: a table, a command. It stands as it was written, at least two cells in.
-            lines.append([(f"  {row if code else row[min(2, _indent(row) - 2) :]}", "code")])
+            lines.append([(f"  {row}" if code else row, "code")])
         elif not row.strip():
             flush()
             if lines and lines[-1]:
@@ -65,10 +65,6 @@ def drawn(text: str, width: int, marks: Signs) -> list[Line]:
     while lines and not lines[-1]:
         lines.pop()
     return lines
-
-
-def _indent(row: str) -> int:
-    return len(row) - len(row.lstrip(" "))
 
 
 def inline(text: str) -> Line:
