@@ -22,6 +22,7 @@ from labassist.errors import InputError
 from labassist.ledger.canonical import decode_number
 from labassist.record.environment import environment_for
 from labassist.record.inspect import inspect
+from labassist.record.lag import LAG
 from labassist.record.protocol import Order
 
 torch = pytest.importorskip("torch")
@@ -237,7 +238,9 @@ def test_a_loss_that_explodes_is_recorded_as_what_it_is(many):
     bad = next(at for at, loss in enumerate(losses, 1) if not math.isfinite(loss))
     assert events(many["continue"], "finish")[0]["why"] == "done"
     (finish,) = events(many["stop"], "finish")
-    assert (finish["why"], finish["step"]) == ("stop", bad)
+    # A GPU's losses are seen some steps later, and before anything is kept.
+    late = LAG if torch.cuda.is_available() else 0
+    assert finish["why"] == "stop" and bad <= finish["step"] <= bad + late
     assert all(event["step"] < bad for event in events(many["stop"], "checkpoint"))
 
 

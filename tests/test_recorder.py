@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -67,6 +68,28 @@ def handlers_put_back():
     sys.excepthook = hook
     for number, handler in earlier.items():
         signal.signal(number, handler)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_each_step_keeps_the_time_at_which_it_was_handed_in(run_dir: Path) -> None:
+    code = """
+import time, torch
+from labassist import record
+recorder = record.start()
+log = record.Lagged(recorder)
+for step in range(1, 21):
+    log.record(step, loss=torch.ones((), device="cuda") / step)
+    time.sleep(0.01)
+    if step == 10:
+        log.flush()
+recorder.finish(20, "done")
+"""
+    done = python(code, run_dir)
+    assert done.returncode == 0, done.stderr
+    rows = lines(run_dir / "metrics-rank0.jsonl")
+    assert [row["step"] for row in rows] == list(range(1, 21)) and rows[-1]["loss"] == 0.05
+    times = [row["t"] for row in rows]
+    assert all(later - earlier >= 0.009 for earlier, later in itertools.pairwise(times))
 
 
 def test_recording_imports_no_torch_and_no_numpy(tmp_path):

@@ -65,7 +65,7 @@ class Lagged:
     def __init__(self, recorder: Recorder, lag: int = LAG) -> None:
         self.recorder = recorder
         self.lag = lag
-        self._waiting: deque[tuple[int, dict[str, Any], list[str], Any, Any]] = deque()
+        self._waiting: deque[tuple[float, int, dict[str, Any], list[str], Any, Any]] = deque()
         recorder.before_seal.append(self.flush)
 
     def record(self, step: int, **values: Any) -> None:
@@ -78,8 +78,10 @@ class Lagged:
             else:
                 host[name] = value
         self.recorder.step = step
+        # A step's time is when it was handed in: a flush would give all that it writes the same one.
+        t = self.recorder.clock()
         if not waits:
-            self._write(step, {**host, **{name: value.item() for name, value in device.items()}})
+            self._write(t, step, {**host, **{name: value.item() for name, value in device.items()}})
             return
         import torch
 
@@ -89,7 +91,7 @@ class Lagged:
         cuda: Any = torch.cuda
         copied = cuda.Event()
         copied.record()
-        self._waiting.append((step, host, list(device), pinned, copied))
+        self._waiting.append((t, step, host, list(device), pinned, copied))
         while len(self._waiting) > self.lag:
             self._write_oldest()
 
@@ -99,12 +101,12 @@ class Lagged:
             self._write_oldest()
 
     def _write_oldest(self) -> None:
-        step, host, names, pinned, copied = self._waiting.popleft()
+        t, step, host, names, pinned, copied = self._waiting.popleft()
         copied.synchronize()
-        self._write(step, {**host, **dict(zip(names, pinned.tolist(), strict=True))})
+        self._write(t, step, {**host, **dict(zip(names, pinned.tolist(), strict=True))})
 
-    def _write(self, step: int, values: dict[str, Any]) -> None:
+    def _write(self, t: float, step: int, values: dict[str, Any]) -> None:
         known = {
             name: value.digest() if isinstance(value, Pieces) else value for name, value in values.items()
         }
-        self.recorder.record(step, **known)
+        self.recorder.record_at(t, step, known)

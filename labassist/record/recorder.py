@@ -152,7 +152,15 @@ class Recorder:
         or a string in a series that is neither `batch` nor `*_digest` raises InputError. A full disk ends
         the program with one line and status 1, with all earlier lines whole.
         """
-        parts = [f'{{"step": {step}, "t": {time.monotonic() - self._began:.3f}']
+        self.record_at(self.clock(), step, values)
+
+    def clock(self) -> float:
+        """Return the seconds since the run began, as the curve's `t` has them."""
+        return time.monotonic() - self._began
+
+    def record_at(self, t: float, step: int, values: Mapping[str, Number | str]) -> None:
+        """Append one line, as `record` does, of what was computed at `t` seconds: for whoever writes late."""
+        parts = [f'{{"step": {step}, "t": {t:.3f}']
         seen = self._seen
         for name, value in values.items():
             key, last = seen.get(name) or self._new_series(name, value)

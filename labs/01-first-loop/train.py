@@ -294,8 +294,11 @@ def main() -> None:
                 seen = evaluate(model, val_text, at_most=240)
             log.record(step, eval_loss=seen)
             print(f"step {step:6d}  loss {float(mean):.4f}  eval {float(seen):.4f}", flush=True)
+        keep = step % c["every"]["checkpoint"] == 0
+        if keep or step == c["steps"]:
+            log.flush()  # a GPU's losses come some steps late: see them all before weights are kept
         exploded = c["on_nan"] == "stop" and recorder.nonfinite.startswith("loss ")
-        if step % c["every"]["checkpoint"] == 0 and not exploded:
+        if keep and not exploded:
             recorder.save(step, states)
 
     done = step == c["steps"] and not exploded
