@@ -166,6 +166,31 @@ def test_a_run_whose_file_was_edited_after_its_check_asks_for_a_new_run(workspac
     play(workspace, script)
 
 
+def test_what_ends_during_a_check_begins_the_check_again(workspace: Workspace) -> None:
+    run = 'run = { job = "train", profile = "tiny", set = ["optim.lr=2.0"] }'
+    assert run in FILES["lab.toml"]
+    write_lab(
+        workspace,
+        lab_toml=FILES["lab.toml"].replace(run, 'run = { command = ["runs"] }'),
+        checks_py=CHECKS.replace(
+            'run = found.run("fast")', 'import time; time.sleep(2); run = found.run("plain")'
+        ).replace("def measured_fast", "def unused"),
+    )
+    begun(workspace, "fast")
+
+    async def script(pilot: Pilot[int], app: LabApp) -> None:
+        await open_lab(pilot, app)
+        await until(pilot, app, "step 4 of 5", "$ labassist runs")
+        await pilot.press("a")
+        await until(pilot, app, "c check")
+        await pilot.press("c", "space")
+        await until(pilot, app, "space give it up")
+        await until(pilot, app, "space run", "c give the check up")
+        await until(pilot, app, "Check ✓ the loss falls", "passed; n goes on")
+
+    play(workspace, script)
+
+
 def test_each_press_of_the_hint_key_counts(workspace: Workspace) -> None:
     write_lab(workspace)
 

@@ -249,7 +249,7 @@ class StepScreen(LabScreen):
             chart.extend(losses)
         if not message.loading:
             self._work.show_run(self._run)
-        if running and not self._run.running:
+        if running and not self._run.running and not self._commanding:
             self._ended()
         if lived != self._run.alive:
             self.refresh_lines()
@@ -257,7 +257,7 @@ class StepScreen(LabScreen):
     def _ended(self) -> None:
         """The run is over: what it was for can be looked at."""
         if self.step is not None and self.can("check"):
-            self.action_check()
+            self._check()
         elif self.step is not None:
             self._ask("lab")
 
@@ -309,10 +309,15 @@ class StepScreen(LabScreen):
             self.lab.desk.errands.drop("check")
             self._checking = 0.0
             self.notice([("the check was given up", "plain")])
+            self.refresh_lines()
         else:
-            self._checking = time.monotonic()
-            self.notice([("checking …", "plain")])
-            self._ask("check")
+            self._check()
+
+    def _check(self) -> None:
+        """Check the step; a check that goes on begins again, as it may have looked too early."""
+        self._checking = time.monotonic()
+        self.notice([("checking …", "plain")])
+        self._ask("check")
         self.refresh_lines()
 
     def _tick_check(self) -> None:
@@ -336,7 +341,8 @@ class StepScreen(LabScreen):
         except InputError as error:
             self.notice([("! ", "bad"), (str(error), "plain")])
         else:
-            self.notice([("c checks what is in the file now", "plain")])
+            key = "space runs" if self.step["run"] is not None else "c checks"
+            self.notice([(f"{key} what is in the file now", "plain")])
             self._ask("lab")
 
     def action_next(self) -> None:
