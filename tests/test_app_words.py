@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,12 @@ def test_spans_and_ages() -> None:
         assert words.ago(stamp, now + seconds) == shown
 
 
+def noise(steps: int) -> list[float]:
+    """The losses of a batch of one: they jump, and mean nothing by it."""
+    drawn = random.Random(5)
+    return [max(0.05, drawn.gauss(1.5, 0.6)) for _ in range(steps)]
+
+
 def fed(losses: list[float], clip: object = 1.0, **more: float) -> Health:
     health = Health()
     for step, loss in enumerate(losses, 1):
@@ -89,6 +96,11 @@ def fed(losses: list[float], clip: object = 1.0, **more: float) -> Health:
         ([3.0 - step / 100 for step in range(200)], "falling"),
         ([2.0] * 200, "flat"),
         ([1.0 + step / 50 for step in range(200)], "rising"),
+        (
+            [2.0] * 3 + [20.0] * 10 + [20.0 - step / 10 for step in range(170)],
+            "! unstable: the loss's average rose from 2 to 18.51 at step 28; now falling",
+        ),
+        (noise(2000), "flat"),
         ([2.0] * 40 + [math.nan] + [2.0] * 5, "loss is nan at step 41"),
     ],
 )

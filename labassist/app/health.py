@@ -11,7 +11,15 @@ from labassist.app.words import Line, Signs, value
 ENOUGH = 20
 """Steps before a trend is named."""
 
+START = 3
+"""The highest of the first so many losses is where a run began."""
+
+TIMES = 2
+"""A run was unstable where the average of its loss rose above so many times that: it knew less than nothing."""
+
 _KEPT = 64
+
+SIGN_KINDS = {"alarm": "warn", "yes": "good", "dot": "dim"}
 
 
 class Health:
@@ -24,6 +32,9 @@ class Health:
         self._trail: list[float] = []
         self._stride = 1
         self._bad: tuple[int, str] | None = None
+        self._start = 0.0
+        self.peak: tuple[float, float, int] | None = None
+        """Where an unstable run began, its highest average, and the step of that."""
         self.norms = 0
         self.clipped = 0
         self._best: tuple[float, int] | None = None
@@ -76,28 +87,36 @@ class Health:
         # An exponential moving average, corrected for its empty start (as Adam corrects its moments).
         self._mean = 0.95 * self._mean + 0.05 * loss
         self._weight = 0.95 * self._weight + 0.05
+        average = self._mean / self._weight
+        if self._steps <= START:
+            self._start = max(self._start, loss)
+        elif average > max(TIMES * self._start, self._start + 1, self.peak[1] if self.peak else 0.0):
+            self.peak = self._start, average, step
         if self._steps % self._stride == 0:
-            self._trail.append(self._mean / self._weight)
+            self._trail.append(average)
             if len(self._trail) > _KEPT:
                 self._trail = self._trail[1::2]
                 self._stride *= 2
 
     def _trend(self, marks: Signs) -> Line:
-        """Compare the average now with that a quarter of the run ago."""
+        """Compare the average now with that a quarter of the run ago; say first that it had risen on the way."""
+        sign, said = self._now()
+        if self.peak and not said.startswith("rising"):
+            start, high, step = self.peak
+            rose = f"unstable: the loss's average rose from {value(start)} to {value(high)} at step {step:,}"
+            return [(f"{marks.alarm} ", "warn"), (f"{rose}; now {said}", "plain")]
+        return [(f"{getattr(marks, sign)} ", SIGN_KINDS[sign]), (said, "plain")]
+
+    def _now(self) -> tuple[str, str]:
+        """Return the sign of the trend and the trend in words."""
         now = self._mean / self._weight
         then = self._trail[len(self._trail) * 3 // 4 - 1] if len(self._trail) >= 4 else self._trail[0]
         change = (now - then) / max(abs(then), 1e-12)
-        if change > 0.05:
-            return [
-                (f"{marks.alarm} ", "warn"),
-                (f"rising: {change:+.1%} over the last quarter of the steps", "plain"),
-            ]
-        if change < -0.002:
-            return [
-                (f"{marks.yes} ", "good"),
-                (f"falling: {change:+.1%} over the last quarter of the steps", "plain"),
-            ]
-        return [
-            (f"{marks.dot} ", "dim"),
-            (f"flat: {change:+.1%} over the last quarter of the steps", "plain"),
-        ]
+        sign, word = (
+            ("alarm", "rising")
+            if change > 0.05
+            else ("yes", "falling")
+            if change < -0.002
+            else ("dot", "flat")
+        )
+        return sign, f"{word}: {change:+.1%} over the last quarter of the steps"

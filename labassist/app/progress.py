@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from labassist.app import words
-from labassist.app.health import Health
+from labassist.app.health import START, TIMES, Health
 from labassist.app.messages import RunGrew
 from labassist.app.points import Points
 from labassist.app.where import Source
@@ -158,6 +158,9 @@ class Progress:
                     "falling below -0.2%, rising above +5%",
                 )
             )
+        if self.health.peak:
+            rule = f"highest mean of the loss (0.95 on the past), where above {TIMES} times the first {START} losses"
+            found.append(Source("unstable", repr(self.health.peak[1]), f"{rule}; {curve}"))
         return found
 
     def _per_s(self) -> float:
