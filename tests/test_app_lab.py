@@ -205,6 +205,30 @@ def test_each_press_of_the_hint_key_counts(workspace: Workspace) -> None:
     play(workspace, script)
 
 
+def test_a_hint_stays_in_sight_when_a_check_takes_some_of_the_room(workspace: Workspace) -> None:
+    folder = write_lab(workspace)
+    (folder / "steps" / "fast.md").write_text("# fast\n\n" + "".join(f"- point {at}\n" for at in range(18)))
+    begun(workspace, "fast")
+    record(workspace, [1.5, 2.0], **{"optim.lr": 2.0})
+
+    async def script(pilot: Pilot[int], app: LabApp) -> None:
+        await open_lab(pilot, app)
+        await until(pilot, app, "step 4 of 5", "point 1")
+        await pilot.press("a")
+        await until(pilot, app, "c check")
+        await pilot.press("h")
+        await until(pilot, app, "hint 1 of 3  a nudge")
+        await pilot.press("c")
+        screen = await until(pilot, app, "Check ✗ the loss falls", "not yet")
+        assert "hint 1 of 3  a nudge" in screen
+        await pilot.press("home")
+        await until(pilot, app, "point 1")
+        await pilot.resize_terminal(80, 20)
+        await until(pilot, app, "point 1")
+
+    play(workspace, script)
+
+
 def test_the_editor_is_the_learners_own_at_the_line(tmp_path: Path) -> None:
     path = tmp_path / "a file.py"
     assert argv(path, 7, {"EDITOR": "vim -n"}) == ["vim", "-n", "+7", str(path)]

@@ -52,6 +52,8 @@ class Pager(Widget, can_focus=True):
         self._plain = plain
         self._follow = follow
         self._at_end = follow
+        self._at_last = False
+        """The reader went down to the last line: there a hint stands, and less room must not hide it."""
         self._folds = True
         self._top = 0
         self._left = 0
@@ -71,6 +73,7 @@ class Pager(Widget, can_focus=True):
     def top(self) -> None:
         """Go back to the beginning, as when something else is shown."""
         self._top = self._left = 0
+        self._at_last = False
         self.refresh()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
@@ -104,8 +107,11 @@ class Pager(Widget, can_focus=True):
         self._lay_out()
 
     def on_resize(self) -> None:
-        """Fold anew."""
+        """Fold anew; the last line stays where it was read."""
+        at_last = self._at_last
         self._lay_out()
+        if at_last:
+            self.action_edge(True)
 
     def on_mouse_scroll_down(self, event: MouseScrollDown) -> None:
         """Go down."""
@@ -132,6 +138,7 @@ class Pager(Widget, can_focus=True):
         most = max(0, len(self._rows) - self._room)
         to = max(0, min(to, most))
         self._at_end = self._follow and to == most
+        self._at_last = 0 < to == most
         if again or to != self._top:
             self._top = to
             self.refresh()
