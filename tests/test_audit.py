@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -88,6 +90,29 @@ def test_what_is_gone_is_named(lab: Path, tmp_path: Path) -> None:
         shutil.move(tmp_path / "away", victim)
         assert code in done.stdout
     assert answer("audit", run["id"], cwd=lab)["ok"] is True
+
+
+def test_an_audit_while_another_process_appends_finds_nothing_wrong(lab: Path) -> None:
+    copy = """
+import sys
+from pathlib import Path
+from labassist.ledger.store import Ledger
+with Ledger.open(Path(sys.argv[1])) as ledger:
+    run = ledger.find("@last")["id"]
+    for number in range(100_000):
+        ledger.change("note", run, lambda document: {**document, "note": f"note {number}"})
+        ledger.save_view()
+"""
+    writer = subprocess.Popen([sys.executable, "-c", copy, str(lab / "ledger")])
+    try:
+        before = audit(lab / "ledger", lab)
+        found = [audit(lab / "ledger", lab) for _ in range(5)]
+        assert writer.poll() is None
+    finally:
+        writer.kill()
+        writer.wait()
+    assert found[-1].checked["journal entries"] > before.checked["journal entries"]
+    assert [problem for one in found for problem in one.problems] == []
 
 
 def test_a_journal_whose_tail_was_cut_is_named(lab: Path) -> None:

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import json
 import os
+import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from labassist.errors import CheckpointError, CodeError, LedgerError
-from labassist.ledger import answers, foreign, names, origin, view
+from labassist.ledger import answers, foreign, names, origin
 from labassist.ledger.anchor import Anchor, is_in, take
 from labassist.ledger.audit_answer import Audit
-from labassist.ledger.entries import Entry, Head, decode_entry, decode_head, split, whole_lines
+from labassist.ledger.derived import Derived, is_past
+from labassist.ledger.entries import Entry, decode_entry, split, whole_lines
 from labassist.ledger.objects import Objects
 from labassist.ledger.problems import Problem
 from labassist.ledger.records import Mark, why_gone
@@ -49,6 +52,7 @@ def audit(
             mend="record a run, or import one (again: what a killed import left is used by the next)",
         )
     found = Audit()
+    derived = Derived.read(folder)
     entries, tables = read_journal(folder)
     found.problems += verify(folder)
     found.count("journal entries", len(entries))
@@ -59,8 +63,11 @@ def audit(
     objects = Objects(folder / "objects")
     if anchor is not None:
         _check_anchor(found, anchor, entries, objects)
-    seen: set[Path] = {folder / "journal.jsonl", folder / "head"}
-    _check_derived(found, folder, entries, tables, seen)
+    seen: set[Path] = {folder / name for name in ("journal.jsonl", "head", "view.json")}
+    found.problems += derived.problems(entries, tables)
+    if derived.present:
+        found.count("snapshot")
+    last = max((entry.n for entry in entries), default=0)
     positions: dict[str, set[str]] = {}
     for entry in entries:
         positions.setdefault(entry.run, set()).add(f'{{"hash":"{entry.hash}","n":{entry.n}}}')
@@ -70,7 +77,7 @@ def audit(
         by_run.setdefault(checkpoint["run"], []).append(checkpoint)
     for document in chosen:
         own, expected = by_run.get(document["id"], []), positions.get(document["id"], set())
-        _check_run(found, folder, objects, document, own, expected, seen)
+        _check_run(found, folder, objects, document, own, expected, last, seen)
         _check_code(found, workspace, document)
     ids = {document["id"] for document in chosen}
     owners = foreign.claims(folder, checkpoints, objects)
@@ -83,11 +90,22 @@ def audit(
         _check_course(found, tables)
         _check_objects(found, objects, seen)
         found.not_covered += sorted(
-            str(path.relative_to(folder))
-            for path in folder.rglob("*")
-            if path.is_file() and path not in seen and path.stat().st_size
+            str(path.relative_to(folder)) for path in _files(folder) if path not in seen
         )
     return found
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Yield every file with content; what another process takes away meanwhile is passed over."""
+    for place, _folders, files in os.walk(folder):
+        for name in files:
+            path = Path(place, name)
+            try:
+                facts = path.stat()
+            except OSError:
+                continue
+            if stat.S_ISREG(facts.st_mode) and facts.st_size:
+                yield path
 
 
 def _check_imports(found: Audit, objects: Objects, entries: list[Entry]) -> None:
@@ -159,40 +177,6 @@ def _chosen(tables: Tables, run: str | None) -> list[dict[str, Any]]:
     return [names.resolve(run, documents)]
 
 
-def _check_derived(found: Audit, folder: Path, entries: list[Entry], tables: Tables, seen: set[Path]) -> None:
-    """Check the two files that follow from the journal: the snapshot byte for byte, and `head`."""
-    hashes = {entry.n: entry.hash for entry in entries}
-    path = folder / "view.json"
-    seen.add(path)
-    if path.exists():
-        found.count("snapshot")
-        snapshot = view.load(path)
-        if snapshot is None:
-            found.problems.append(
-                Problem(
-                    "view-altered", "its content does not match its own digest: not ours", path="view.json"
-                )
-            )
-        elif hashes.get(snapshot[1].entries) != snapshot[1].hash:
-            found.problems.append(
-                Problem(
-                    "view-foreign", "it shows a journal position that is not in the journal", path="view.json"
-                )
-            )
-        elif snapshot[1].entries == len(entries) and snapshot[0] != tables.documents:
-            found.problems.append(
-                Problem("view-altered", "it does not show what the journal says", path="view.json")
-            )
-    try:
-        head: Head = decode_head((folder / "head").read_bytes())
-    except (OSError, msgspec.MsgspecError):
-        return  # `verify` names it
-    if head.entries and hashes.get(head.entries) != head.hash:
-        # `verify` names the journal; where that is whole, it is this file that was changed.
-        message = f"it names another entry {head.entries} than the journal holds"
-        found.problems.append(Problem("head-disagrees", message, path="head"))
-
-
 def _check_run(
     found: Audit,
     folder: Path,
@@ -200,13 +184,14 @@ def _check_run(
     document: dict[str, Any],
     checkpoints: list[dict[str, Any]],
     expected: set[str],
+    last: int,
     seen: set[Path],
 ) -> None:
     run_id = document["id"]
     place = folder / "runs" / run_id
     positions = place / "positions.jsonl"
     seen.add(positions)
-    _check_positions(found, folder, positions, run_id, expected)
+    _check_positions(found, folder, positions, run_id, expected, last)
     if not document.get("seals") and document["state"] != "running":
         found.problems.append(
             Problem("seals-missing", "the run ended without seals", run_id, f"runs/{run_id}")
@@ -247,7 +232,9 @@ def _check_answers(found: Audit, folder: Path, path: Path, run_id: str) -> None:
         found.problems.append(Problem("answer-altered", message, run_id, name, line=line))
 
 
-def _check_positions(found: Audit, folder: Path, path: Path, run_id: str, expected: set[str]) -> None:
+def _check_positions(
+    found: Audit, folder: Path, path: Path, run_id: str, expected: set[str], last: int
+) -> None:
     name = str(path.relative_to(folder))
     found.count("journal positions", len(expected))
     try:
@@ -259,7 +246,7 @@ def _check_positions(found: Audit, folder: Path, path: Path, run_id: str, expect
         return
     for number, line in enumerate(lines, 1):
         known = any(problem.path == name and problem.line == number for problem in found.problems)
-        if line and line not in expected and not known:
+        if line and line not in expected and not known and not is_past(line, last):
             message = f"line {number} is not the position of an entry of this run"
             found.problems.append(Problem("positions-damaged", message, run_id, name, line=number))
 
