@@ -11,11 +11,18 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import struct
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import psutil
+from command import answer, labassist, run_folder, wait_until
+
+from labassist.serving.place import VARIABLE
 
 SERVER = """
 import argparse, json, os, signal, socket, subprocess, sys, time
@@ -218,3 +225,39 @@ def adapter(folder: Path, base: str, rank: int = 16, hidden: int = 64, digest: s
         lineage = {"run": "20261130-000000-abcdef", "step": 4, "base": {"name": base, "digest": digest}}
         (folder / "labassist-lineage.json").write_text(json.dumps({**lineage, "data": {"train": "9" * 64}}))
     return folder
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Return the environment in which labassist serves with a stand-in, which is made in `folder`."""
+    return {VARIABLE: str(engine(folder))}
+
+
+@contextlib.contextmanager
+def serving(lab: Path, env: dict[str, str], *words: str) -> Iterator[dict[str, Any]]:
+    """Serve the small model until the block ends."""
+    more = ("serve", "outputs/tuned", "--port", "0", "--detach", *words)
+    run = answer(*more, cwd=lab, env=env)
+    try:
+        yield run
+    finally:
+        labassist("stop", run["id"], cwd=lab, status=None)
+        ended(lab, run)
+
+
+def ended(lab: Path, run: dict[str, Any]) -> dict[str, Any]:
+    def shown() -> dict[str, Any]:
+        return dict(answer("show", run["id"], cwd=lab))
+
+    wait_until(lambda: shown()["state"] != "running", "the end of the server", every=0.2)
+    return shown()
+
+
+def group(run: dict[str, Any], lab: Path) -> list[int]:
+    """Return the living processes of a server, its engine among them."""
+    leader = json.loads((run_folder(lab, run) / "alive").read_text())["trainer"]
+    found = []
+    for pid in psutil.pids():
+        with contextlib.suppress(ProcessLookupError, psutil.Error):
+            if os.getpgid(pid) == leader and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                found.append(pid)
+    return found
