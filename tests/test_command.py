@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import signal
 from pathlib import Path
@@ -13,6 +14,11 @@ import pytest
 from command import answer, labassist, run_folder
 
 from labassist.cli.ledger import summary
+from labassist.errors import LedgerError
+from labassist.ledger.audit import audit
+from labassist.ledger.store import Ledger
+from labassist.runs.command import plan_command
+from labassist.runs.launch import launch
 from labassist.workspace import new
 
 MAKE = """\
@@ -255,3 +261,37 @@ def test_an_input_that_was_changed_since_is_said_before_a_replay(lab: Path) -> N
     (lab / "data.bin").write_bytes(bytes(5 * 2**20 - 1) + b"x")
     found = answer("replay", "@last", cwd=lab, status=6)
     assert found["likely_causes"] == ["input data: recorded data.bin, here changed"]
+
+
+@pytest.mark.fault
+def test_a_start_that_finds_no_room_for_a_process_says_so_and_leaves_a_ledger_that_is_whole(
+    tmp_path: Path,
+) -> None:
+    workspace = new(tmp_path / "lab").workspace
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def crowd() -> None:
+        """Leave two files that may still be opened: the journal needs one at a time, a process more."""
+        free = [os.dup(0), os.dup(0)]
+        for one in free:
+            os.close(one)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(free) + 1, limits[1]))
+
+    with Ledger.open(workspace.ledger, create=True) as ledger:
+        plan = plan_command(workspace, ["true"], mode="exact", seed=1, threads=1, note="", outputs=[])
+        try:
+            with pytest.raises(LedgerError, match="supervisor could not be started: Too many open files"):
+                launch(workspace, ledger, plan, crowd)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert ledger.find("@last")["state"] == "failed"
+    assert audit(workspace.ledger, workspace.root).problems == []
+
+
+def test_a_git_that_cannot_be_used_is_not_taken_for_none(lab: Path, tmp_path: Path) -> None:
+    git = tmp_path / "git"
+    git.write_text("#!/bin/sh\nexit 1\n")
+    git.chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    refused = labassist("run", "--", "python", "make.py", cwd=lab, status=2, env={"PATH": path})
+    assert "git cannot be used" in refused.stderr and "git --version" in refused.stderr

@@ -297,15 +297,17 @@ def run_git(
 def _git(folder: Path) -> Git:
     """Return gitpython's runner for `folder`; gitpython takes 80 ms to load, so only when git is needed."""
     program = shutil.which("git")
-    missing = NoRepositoryError(
-        "there is no git program", mend="install git, for example: apt-get install git"
-    )
     if program is None:
-        raise missing
+        raise NoRepositoryError(
+            "there is no git program", mend="install git, for example: apt-get install git"
+        )
     try:
         from git import Git
     except ImportError as error:
-        raise missing from error
+        # Not the same as no git: a run that is told so would be recorded without its code.
+        raise CodeError(
+            f"git cannot be used: {error}", where=program, mend="see that `git --version` works in this shell"
+        ) from error
     version = _version(program)
     if version[:2] < _OLDEST_GIT:
         raise CodeError(f"git {'.'.join(map(str, version))} is too old", mend="install git 2.32 or newer")

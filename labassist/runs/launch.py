@@ -110,7 +110,7 @@ def launch(
     except BaseException:
         with contextlib.suppress(LabError):
             if ledger.run(run_id):
-                ledger.change("end", run_id, _never_started)
+                _never_started(ledger, run_id)
         if not (folder / "positions.jsonl").exists():
             shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -260,27 +260,34 @@ def spawn_supervisor(
     """Start a detached supervisor: its own session, no terminal, output to a file.
 
     The command line goes through the environment, because the order on disk has references where the
-    secrets stood.
+    secrets stood. Raises LedgerError where the system has no room for another process or file.
     """
     log = ledger_folder / "runs" / run_id / "supervisor.log"
-    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
-        subprocess.Popen(
-            own.start("labassist.runs.supervise", str(ledger_folder), run_id, *options),
-            cwd=ledger_folder,
-            env={**os.environ, ARGV: json.dumps(list(argv))},
-            stdin=subprocess.DEVNULL,
-            stdout=fd,
-            stderr=fd,
-            start_new_session=True,
-            pass_fds=pass_fds,
-        )
-    finally:
-        os.close(fd)
+        with open(log, "ab", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            subprocess.Popen(
+                own.start("labassist.runs.supervise", str(ledger_folder), run_id, *options),
+                cwd=ledger_folder,
+                env={**os.environ, ARGV: json.dumps(list(argv))},
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+                pass_fds=pass_fds,
+            )
+    except OSError as error:
+        raise LedgerError(
+            f"the supervisor could not be started: {error.strerror}",
+            where=f"run {run_id}",
+            mend="start it again; this shell's limits stand in `ulimit -n` (open files) and `ulimit -u` (processes)",
+        ) from error
 
 
-def _never_started(run: dict[str, Any]) -> dict[str, Any]:
-    return {**run, "state": "failed", "ended": now(), "reason": "the supervisor could not be started"}
+def _never_started(ledger: Ledger, run_id: str) -> None:
+    """Close the record of a run that has no process, sealed as any other: with no file that could change."""
+    seals = ledger.objects.put_json({})
+    ended = {"state": "failed", "ended": now(), "reason": "the supervisor could not be started"}
+    ledger.change("end", run_id, lambda run: {**run, **ended, "seals": seals})
 
 
 def _preflight_disk(workspace: Workspace) -> None:
