@@ -36,13 +36,14 @@ def bench_serve(args: argparse.Namespace) -> int:
     """Find the server, measure it in a recorded run, and print what came out."""
     from labassist.cli import runs
     from labassist.cli.ledger import summary
+    from labassist.cli.opening import opened
     from labassist.cli.output import emit, say, written
     from labassist.errors import AnswerNo
     from labassist.runs.follow import Interrupted, Interrupts, follow
     from labassist.runs.launch import Plan, launch
     from labassist.serving import bench, bench_text, port
 
-    workspace, ledger = runs.opened(args)
+    workspace, ledger = opened(args)
     url, server = found(ledger, args.server)
     there = bench.ready(args, url)
     if server:

@@ -103,7 +103,7 @@ def _run_options(parser: Parser) -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="K=V", dest="sets", help="one override; may be repeated"
     )
-    parser.add_argument("--seed", type=int, default=None, metavar="N", help="seed of every generator (1337)")
+    parser.add_argument("--seed", type=int, default=1337, metavar="N", help="seed of every generator (1337)")
     parser.add_argument("--threads", type=int, metavar="N", help="CPU threads of the trainer")
     parser.set_defaults(mode="exact", note="", out=[], card="")
 
@@ -224,8 +224,9 @@ def ablate(args: argparse.Namespace) -> int:
 
 def _experiment(args: argparse.Namespace, make: Callable[..., Answer]) -> Answer | None:
     """Return what `make` finds out with runs of the job or command that is asked for; None after a ctrl-c."""
+    from labassist.cli.opening import opened
     from labassist.cli.output import say
-    from labassist.cli.runs import opened, plan
+    from labassist.cli.run_plan import plan
     from labassist.resume.watch import watched
     from labassist.runs.follow import Interrupted, follow
 

@@ -218,7 +218,7 @@ def _parsed(words: Sequence[str]) -> argparse.Namespace | None:
 
 
 def _opened(args: argparse.Namespace) -> tuple[Course, Ledger]:
-    from labassist.cli.runs import opened
+    from labassist.cli.opening import opened
     from labassist.course.load import Course
 
     workspace, ledger = opened(args)

@@ -36,8 +36,8 @@ def curve(args: argparse.Namespace) -> int:
     """Show, write or draw the curves of a run's whole lineage."""
     from pathlib import Path
 
+    from labassist.cli.opening import opened
     from labassist.cli.output import emit, say
-    from labassist.cli.runs import opened
     from labassist.errors import InputError, LedgerError
     from labassist.ledger import curves
     from labassist.ledger.curve_table import chosen, csv_text

@@ -50,8 +50,8 @@ def ro_crate(args: argparse.Namespace) -> int:
 
 def mlflow(args: argparse.Namespace) -> int:
     """Log to an MLflow store."""
+    from labassist.cli.opening import opened
     from labassist.cli.output import emit
-    from labassist.cli.runs import opened
     from labassist.export import mlflow as store
     from labassist.export.facts import chosen
 
@@ -68,8 +68,8 @@ def _write(
     args: argparse.Namespace, name: str, write: Callable[[Ledger, list[dict[str, Any]], Path], int]
 ) -> int:
     """Let `write` make what was asked for, and say where it lies."""
+    from labassist.cli.opening import opened
     from labassist.cli.output import emit
-    from labassist.cli.runs import opened
     from labassist.errors import InputError
     from labassist.export.facts import chosen
 

@@ -45,14 +45,18 @@ def merge(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from labassist.cli import runs
-    from labassist.cli.output import say
+    from labassist.cli.opening import opened
+    from labassist.cli.output import say, written
+    from labassist.cli.run_plan import cores
     from labassist.errors import InputError
     from labassist.finetune.merge import find_adapter
+    from labassist.record.protocol import DEFAULT_SEED
+    from labassist.runs.command import plan_command
     from labassist.runs.follow import Interrupts
     from labassist.runs.launch import launch
     from labassist.runs.resume import last_checkpoint
 
-    workspace, ledger = runs.opened(args)
+    workspace, ledger = opened(args)
     place = Path(args.adapter).expanduser()
     name = place.name
     if not place.is_dir():
@@ -67,11 +71,16 @@ def merge(args: argparse.Namespace) -> int:
     out = Path(args.out).expanduser() if args.out else root / "outputs" / f"merged-{name}"
     if out.exists():
         raise InputError("is there already", where=str(out), mend="name another folder with --out")
-    args.rest = ["python", "-m", "labassist.finetune.merge", str(inside), "--out", str(out)]
-    args.rest += ["--base", args.base] if args.base else []
-    args.out, args.job, args.mode, args.sets = [str(out)], None, "exact", []
-    args.profile = args.config = args.card = args.seed = args.threads = None
-    plan = runs.plan(args, workspace)
+    words = ["python", "-m", "labassist.finetune.merge", str(inside), "--out", str(out)]
+    plan = plan_command(
+        workspace,
+        [*words, *(["--base", args.base] if args.base else [])],
+        mode="exact",
+        seed=DEFAULT_SEED,
+        threads=cores(),
+        note=written(args.note, "note"),
+        outputs=[str(out)],
+    )
     plan.job = JOB
     with Interrupts() as interrupts:
         run = launch(workspace, ledger, plan, interrupts.defer)
@@ -112,12 +121,12 @@ def export_script(args: argparse.Namespace) -> int:
     """Write a run as a plain TRL script; on stdout without -o."""
     from pathlib import Path
 
-    from labassist.cli import runs
+    from labassist.cli.opening import opened
     from labassist.cli.output import emit
     from labassist.errors import InputError
     from labassist.finetune.script import script
 
-    workspace, ledger = runs.opened(args)
+    workspace, ledger = opened(args)
     if len(args.runs) != 1:
         raise InputError("a script is made of one run", where="export --to script", mend="name one run")
     document = ledger.find(args.runs[0])

@@ -102,8 +102,8 @@ def export(args: argparse.Namespace) -> int:
 
 def _bundle(args: argparse.Namespace) -> int:
     """Write a bundle."""
+    from labassist.cli.opening import opened
     from labassist.cli.output import emit, say
-    from labassist.cli.runs import opened
     from labassist.runs import parcel as parcels
     from labassist.runs.belongings import by_hash_only, not_taken
     from labassist.runs.scratch import scratch
@@ -173,7 +173,7 @@ FORMATS: dict[str, Callable[[argparse.Namespace], int]] = {
 
 def import_(args: argparse.Namespace) -> int:
     """Take runs in; 1 where one was passed over."""
-    from labassist.cli.runs import opened
+    from labassist.cli.opening import opened
     from labassist.runs.bring import bring
 
     workspace, ledger = opened(args)
@@ -191,8 +191,8 @@ def _told(merged: Merged, json: bool) -> int:
 
 def pull(args: argparse.Namespace) -> int:
     """Bring runs home; 1 where one was passed over."""
+    from labassist.cli.opening import opened
     from labassist.cli.output import say
-    from labassist.cli.runs import opened
     from labassist.errors import InputError
     from labassist.runs import remote
     from labassist.runs.pull import pull as mirror
@@ -209,8 +209,8 @@ def pull(args: argparse.Namespace) -> int:
 
 def leave(args: argparse.Namespace) -> int:
     """Make it safe to go; 1 where it is not."""
+    from labassist.cli.opening import opened
     from labassist.cli.output import emit, say
-    from labassist.cli.runs import opened
     from labassist.runs import remote
     from labassist.runs.leave import leave as go
 

@@ -73,8 +73,8 @@ def register(sub: Subparsers) -> None:
 
 def runs(args: argparse.Namespace) -> int:
     """List runs."""
+    from labassist.cli.opening import opened
     from labassist.cli.output import emit
-    from labassist.cli.runs import opened
     from labassist.ledger.names import by_creation
     from labassist.ledger.search import select
 
@@ -167,8 +167,8 @@ def summary(document: dict[str, Any]) -> str:
 
 def show(args: argparse.Namespace) -> int:
     """Print one record: as JSON, or key by key."""
+    from labassist.cli.opening import opened
     from labassist.cli.output import emit
-    from labassist.cli.runs import opened
 
     _workspace, ledger = opened(args)
     document = ledger.find(args.run)
@@ -208,8 +208,8 @@ def _pairs(document: dict[str, Any], prefix: str = "") -> list[str]:
 
 def note(args: argparse.Namespace) -> int:
     """Add a note to a run."""
+    from labassist.cli.opening import opened
     from labassist.cli.output import emit, written
-    from labassist.cli.runs import opened
     from labassist.errors import InputError
 
     text = written(args.text.strip(), "note")
@@ -230,8 +230,8 @@ def note(args: argparse.Namespace) -> int:
 
 def replay(args: argparse.Namespace) -> int:
     """Replay a run; the exit status is the verdict."""
+    from labassist.cli.opening import opened
     from labassist.cli.output import emit, say
-    from labassist.cli.runs import opened
     from labassist.ledger.verdict import EXIT
     from labassist.runs.follow import Interrupted, Interrupts, follow
     from labassist.runs.replay import Options
@@ -278,8 +278,8 @@ def _verdict_text(answer: dict[str, Any]) -> str:
 
 def diff(args: argparse.Namespace) -> int:
     """Print what differs between two runs."""
+    from labassist.cli.opening import opened
     from labassist.cli.output import emit
-    from labassist.cli.runs import opened
     from labassist.ledger.diff import diff as differences
 
     workspace, ledger = opened(args)

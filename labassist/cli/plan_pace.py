@@ -105,7 +105,7 @@ def _trained(workspace: Workspace, ledger: Ledger, run: dict[str, Any]) -> Train
 
 def calibration(args: argparse.Namespace) -> tuple[Trained, Calibration]:
     """Return the named run and its pace. Raises InputError where it has too few steps."""
-    from labassist.cli.runs import opened
+    from labassist.cli.opening import opened
     from labassist.ledger.curves import read_curve
     from labassist.planner.time import LEAST_STEPS, calibrate
 

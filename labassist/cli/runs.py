@@ -9,15 +9,12 @@ if TYPE_CHECKING:
     from labassist.cli.parsing import Subparsers
     from labassist.ledger.store import Ledger
     from labassist.runs.follow import Interrupts
-    from labassist.runs.jobs import Job
-    from labassist.runs.launch import Plan
-    from labassist.runs.terms import Terms
-    from labassist.workspace import Workspace
 
 
 def register(sub: Subparsers) -> None:
     """Add the commands of this group."""
     from labassist.cli.parsing import command
+    from labassist.cli.run_plan import terms_options
 
     parser = command(
         sub,
@@ -40,7 +37,7 @@ def register(sub: Subparsers) -> None:
         metavar="24GB",
         help="rehearse a smaller card: a job takes no more of this one (--set card=…)",
     )
-    parser.add_argument("--seed", type=int, default=None, metavar="N", help="seed of every generator (1337)")
+    parser.add_argument("--seed", type=int, default=1337, metavar="N", help="seed of every generator (1337)")
     parser.add_argument(
         "--mode",
         choices=("exact", "fast"),
@@ -94,37 +91,10 @@ def register(sub: Subparsers) -> None:
     command(sub, "attach", attach, help="list live runs", example="labassist attach")
 
 
-def terms_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of money: price, limits, what is done at the end."""
-    add = parser.add_argument_group("money").add_argument
-    add("--price", metavar="P", help="what an hour of this machine costs, in your price table's currency")
-    add("--max-hours", type=float, metavar="H", help="stop with a checkpoint after so many hours")
-    add("--max-cost", type=float, metavar="C", help="stop with a checkpoint when so much is spent")
-    add(
-        "--on-end",
-        metavar="CMD",
-        help="a shell command to run when it has ended: $LABASSIST_RUN, $LABASSIST_STATE, $LABASSIST_REASON",
-    )
-
-
-def chosen_terms(
-    args: argparse.Namespace, workspace: Workspace, before: dict[str, Any] | None = None
-) -> Terms:
-    """Return the price and the limits that a command line gives."""
-    from labassist.runs.terms import terms
-
-    return terms(
-        workspace.root,
-        price=args.price,
-        max_hours=args.max_hours,
-        max_cost=args.max_cost,
-        on_end=args.on_end,
-        before=before,
-    )
-
-
 def run(args: argparse.Namespace) -> int:
     """Start a run and, unless detached, follow it to its end."""
+    from labassist.cli.opening import opened
+    from labassist.cli.run_plan import chosen_terms, plan
     from labassist.runs.follow import Interrupts
     from labassist.runs.launch import launch
 
@@ -135,114 +105,11 @@ def run(args: argparse.Namespace) -> int:
         return started(args, ledger, launch(workspace, ledger, wanted, interrupts.defer), interrupts)
 
 
-def plan(args: argparse.Namespace, workspace: Workspace) -> Plan:
-    """Return what a command line with a JOB, or a command after `--`, asks to run."""
-    from labassist.errors import InputError
-
-    if args.rest is not None and args.job:
-        raise InputError("give a JOB or a command after --, not both", where=args.command)
-    if args.rest is None and not args.job:
-        raise InputError("no JOB and no command", where=args.command, mend="give LAB/JOB, or -- CMD …")
-    if args.seed is not None and not 0 <= args.seed < 2**63:
-        raise InputError("a seed is a whole number from 0 to 2^63 - 1", where=f"--seed {args.seed}")
-    return _command_plan(args, workspace) if args.job is None else _job_plan(args, workspace)
-
-
-def _job_plan(args: argparse.Namespace, workspace: Workspace) -> Plan:
-    from labassist.cli.output import say, written
-    from labassist.runs.jobs import load_job, resolve
-    from labassist.runs.launch import Plan
-    from labassist.runs.preflight import preflight
-
-    job = load_job(workspace, args.job)
-    if args.card:
-        _rehearse(args, job)
-    config = resolve(job, args.profile, args.config, args.sets)
-    for note in preflight(
-        workspace, job, config, lambda profile: resolve(job, profile, args.config, args.sets)
-    ):
-        say(f"note: {note}")
-    return Plan(
-        job=job.name,
-        kind="job",
-        argv=["python", str(job.script.relative_to(workspace.root))],
-        mode=args.mode,
-        seed=1337 if args.seed is None else args.seed,
-        threads=chosen_threads(args.threads, config.flat.get("threads")),
-        profile=config.profile,
-        nested=config.nested,
-        flat=config.flat,
-        note=written(args.note, "note"),
-    )
-
-
-def _rehearse(args: argparse.Namespace, job: Job) -> None:
-    """Make `--card` the setting of the job that it stands for. Raises InputError where the job has none."""
-    from labassist.errors import InputError
-    from labassist.planner.cards import find
-
-    if "card" not in job.spec.defaults:
-        raise InputError(
-            f"{job.name} has no setting `card`, so that it cannot hold itself to one",
-            where=f"--card {args.card}",
-            mend="leave --card out; labassist plan memory says what fits",
-        )
-    find(args.card)
-    args.sets = [*args.sets, f"card={args.card}"]
-
-
-def _command_plan(args: argparse.Namespace, workspace: Workspace) -> Plan:
-    from labassist.cli.output import written
-    from labassist.errors import InputError
-    from labassist.runs.command import plan_command
-
-    if not args.rest:
-        raise InputError("no command after --", where="run", mend="labassist run -- python my_train.py")
-    options = {"--profile": args.profile, "--config": args.config, "--set": args.sets, "--card": args.card}
-    for option, given in options.items():
-        if given:
-            raise InputError("belongs to jobs, and this is a command", where=option, mend="take it out")
-    return plan_command(
-        workspace,
-        args.rest,
-        mode=args.mode,
-        seed=1337 if args.seed is None else args.seed,
-        threads=chosen_threads(args.threads, 0),
-        note=written(args.note, "note"),
-        outputs=args.out,
-    )
-
-
-MOST_THREADS_A_CORE = 4
-"""More threads than this a core only take turns, and slow the whole machine down."""
-
-
-def chosen_threads(option: int | None, configured: object) -> int:
-    """Return the thread count: the option, else the job's, else one a core."""
-    from labassist.errors import InputError
-
-    wanted = option if option is not None else configured if isinstance(configured, int) else 0
-    if option == 0 or wanted < 0:
-        raise InputError("at least one thread is needed", where=f"--threads {wanted}")
-    if wanted > MOST_THREADS_A_CORE * cores():
-        raise InputError(
-            f"{wanted} threads on {cores()} cores would only slow this machine down",
-            where="threads",
-            mend=f"take at most {MOST_THREADS_A_CORE * cores()}",
-        )
-    return wanted or cores()
-
-
-def cores() -> int:
-    """Return how many CPUs this process may use."""
-    import os
-
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def resume(args: argparse.Namespace) -> int:
     """Start the next segment and, unless detached, follow it to its end."""
+    from labassist.cli.opening import opened
     from labassist.cli.output import say, written
+    from labassist.cli.run_plan import chosen_terms
     from labassist.runs.follow import Interrupts
     from labassist.runs.resume import resume as go_on
 
@@ -319,6 +186,7 @@ def show_tail(ledger: Ledger, run_id: str, lines: int = 8) -> None:
 
 def stop(args: argparse.Namespace) -> int:
     """Ask a live run to stop."""
+    from labassist.cli.opening import opened
     from labassist.cli.output import emit
     from labassist.errors import AnswerNo
     from labassist.runs import life
@@ -341,6 +209,7 @@ def logs(args: argparse.Namespace) -> int:
     """Print a run's log, with secrets and control sequences taken out."""
     import sys
 
+    from labassist.cli.opening import opened
     from labassist.errors import InputError
     from labassist.runs import life
     from labassist.runs.logs import Log
@@ -365,6 +234,7 @@ def logs(args: argparse.Namespace) -> int:
 def attach(args: argparse.Namespace) -> int:
     """List live runs with their last step."""
     from labassist.cli.ledger import runs_table
+    from labassist.cli.opening import opened
     from labassist.cli.output import emit
     from labassist.ledger.environment import machine
     from labassist.runs import life
@@ -377,24 +247,3 @@ def attach(args: argparse.Namespace) -> int:
     ]
     emit({"runs": live}, args.json, lambda: runs_table(ledger, live) if live else "no run is alive")
     return 0
-
-
-def opened(args: argparse.Namespace) -> tuple[Workspace, Ledger]:
-    """Return the workspace and its ledger, after closing or adopting what was left behind."""
-    from labassist.cli.output import say
-    from labassist.errors import LedgerError
-    from labassist.ledger.store import Ledger
-    from labassist.runs.recover import recover, sweep_scratch
-    from labassist.workspace import Workspace
-
-    workspace = Workspace.find(args.workspace)
-    ledger = Ledger.open(workspace.ledger, create=True)
-    try:
-        for line in recover(ledger):
-            say(f"note: {line}")
-        if not ledger.readonly:
-            sweep_scratch(workspace.scratch)
-    except (LedgerError, OSError) as error:
-        # Reading must go on where nothing can be written, on a full disk for one.
-        say(f"note: a run that has ended cannot be closed yet: {error}")
-    return workspace, ledger

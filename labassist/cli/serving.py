@@ -45,7 +45,7 @@ def register(sub: Subparsers) -> None:
 
 def _serve_options(sub: Subparsers) -> None:
     from labassist.cli.parsing import command
-    from labassist.cli.runs import terms_options
+    from labassist.cli.run_plan import terms_options
 
     parser = command(
         sub,
@@ -156,8 +156,9 @@ def setup_vllm(args: argparse.Namespace) -> int:
 
 def serve(args: argparse.Namespace) -> int:
     """Start a server and, unless detached, follow it to its end."""
+    from labassist.cli.opening import opened
     from labassist.cli.output import say, written
-    from labassist.cli.runs import chosen_terms, chosen_threads, opened
+    from labassist.cli.run_plan import chosen_terms, chosen_threads
     from labassist.errors import InputError
     from labassist.runs.follow import Interrupts
     from labassist.runs.launch import launch
@@ -261,8 +262,8 @@ def chat(args: argparse.Namespace) -> int:
     import sys
     from pathlib import Path
 
+    from labassist.cli.opening import opened
     from labassist.cli.output import say
-    from labassist.cli.runs import opened
     from labassist.errors import InputError
     from labassist.serving.talk import not_text, open_talk, sendable
     from labassist.workspace import Workspace

@@ -125,8 +125,8 @@ def fsck(args: argparse.Namespace) -> int:
 
 def prune(args: argparse.Namespace) -> int:
     """Drop the checkpoints that the policy does not keep."""
+    from labassist.cli.opening import opened
     from labassist.cli.output import emit
-    from labassist.cli.runs import opened
     from labassist.runs.prune import Policy, keys
     from labassist.runs.prune import prune as drop
 
