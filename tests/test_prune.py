@@ -61,6 +61,17 @@ def test_multiples_the_best_and_those_named_stay(lab: Path) -> None:
     assert 10 in little.steps_of(lab, first)  # another lineage was not asked for
 
 
+def test_a_best_that_cannot_be_told_loses_no_checkpoint(lab: Path) -> None:
+    before = {run: little.steps_of(lab, run) for run in ids(lab)}
+    done = labassist("prune", "--keep-last", "1", "--keep-best", "val_los", cwd=lab, status=2)
+    assert "no run has a series 'val_los', did you mean val_loss?" in done.stderr
+    assert {run: little.steps_of(lab, run) for run in ids(lab)} == before
+    nans = little.record(lab, 20, 5, "5", "10", "15", "20")["id"]
+    found = answer("prune", nans, "--keep-last", "1", "--keep-best", "loss", cwd=lab)
+    assert found["dropped"] == [] and little.steps_of(lab, nans) == [5, 10, 15, 20]
+    assert found["kept"][0]["why"] == "its lineage has no loss at a checkpoint"
+
+
 @pytest.mark.slow
 def test_a_tombstone_keeps_every_hash_and_stands_in_the_chain(lab: Path) -> None:
     whole = ids(lab)[0]

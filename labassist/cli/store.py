@@ -70,7 +70,7 @@ def register(sub: Subparsers) -> None:
         const="val_loss",
         default="",
         metavar="SERIES",
-        help="the one with the lowest value of a series (val_loss)",
+        help="the one with the lowest value of a series (val_loss); all of a lineage that has none",
     )
     parser.add_argument(
         "--keep", action="append", default=[], metavar="RUN[:STEP]", help="this one; may be repeated"

@@ -8,12 +8,12 @@ The tombstones are journalled first; a death in between leaves folders that the 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from labassist.errors import InputError, LedgerError
+from labassist.errors import InputError, LedgerError, did_you_mean
 from labassist.ledger import curves, foreign
 from labassist.ledger.records import why_gone
 from labassist.ledger.store import Ledger
@@ -143,6 +143,7 @@ def _choose(ledger: Ledger, policy: Policy, dry: bool) -> Pruned:
     }
     found = Pruned(dry=dry)
     considered: set[Key] = set()
+    series: set[str] = set()
     for lineage in _lineages(runs):
         ids = {run_id for run_id, _ in lineage}
         if policy.runs and not ids & policy.runs:
@@ -155,9 +156,21 @@ def _choose(ledger: Ledger, policy: Policy, dry: bool) -> Pruned:
         path = {key: document for key, document in there.items() if _on_path(key, lineage)}
         newest = sorted(path, key=lambda key: key[1])[-policy.last :]
         found.kept |= dict.fromkeys(newest, f"one of the last {policy.last} of its lineage")
-        best = _best(ledger, lineage[0][0], path, policy.best)
-        if best is not None:
-            found.kept.setdefault(best, f"lowest {policy.best} of its lineage")
+        if policy.best and path:
+            values = _series(ledger, lineage[0][0])
+            series |= set(values)
+            best = _best(values.get(policy.best, {}), path)
+            if best is not None:
+                found.kept.setdefault(best, f"lowest {policy.best} of its lineage")
+            else:  # which of them is the best cannot be said, so none is lost
+                for key in path:
+                    found.kept.setdefault(key, f"its lineage has no {policy.best} at a checkpoint")
+    if policy.best and series and policy.best not in series:
+        raise InputError(
+            f"no run has a series {policy.best!r}{did_you_mean(policy.best, series)}",
+            where="--keep-best",
+            mend=f"there are {', '.join(sorted(series))}",
+        )
     for key in sorted(considered):
         if policy.every and key[1] % policy.every == 0:
             found.kept.setdefault(key, f"a multiple of {policy.every}")
@@ -191,14 +204,16 @@ def _on_path(key: Key, lineage: list[tuple[str, int | None]]) -> bool:
     return any(key[0] == run_id and (until is None or key[1] <= until) for run_id, until in lineage)
 
 
-def _best(ledger: Ledger, run_id: str, path: dict[Key, dict[str, Any]], series: str) -> Key | None:
-    """Return the checkpoint at whose step the series of the joined curve is lowest."""
-    if not series:
-        return None
+def _series(ledger: Ledger, run_id: str) -> Mapping[str, Mapping[int, Any]]:
+    """Return every series of the joined curve, or of the run's own where the lineage cannot be joined."""
     try:
-        values = curves.joined(ledger, run_id).series.get(series, {})
+        return curves.joined(ledger, run_id).series
     except LedgerError:
-        values = curves.read_curve(ledger.run_folder(run_id) / metrics_file()).series.get(series, {})
+        return curves.read_curve(ledger.run_folder(run_id) / metrics_file()).series
+
+
+def _best(values: Mapping[int, Any], path: dict[Key, dict[str, Any]]) -> Key | None:
+    """Return the checkpoint at whose step a series is lowest; None where no step of theirs has a value."""
     known = [
         (float(value), key)
         for key in path
