@@ -86,6 +86,20 @@ def test_secrets_in_untracked_files_are_recorded_by_name(
 
 
 @pytest.mark.fault
+@pytest.mark.parametrize("place", [f"{SECRET}.txt", f"of {SECRET}/a.txt"])
+def test_a_secret_in_a_file_name_refuses_the_run_and_is_not_shown(
+    repo: Path, objects: Objects, place: str
+) -> None:
+    write(repo, place, "x\n")
+    with pytest.raises(CodeError, match="the file name holds a secret .* git ignore it") as caught:
+        capture(repo, objects, "run-1")
+    assert SECRET not in str(caught.value) and "[redacted" in str(caught.value)
+    assert not any(SECRET.encode() in objects.get(name) for name in objects)
+    write(repo, ".gitignore", "*.txt\n")
+    capture(repo, objects, "run-2")
+
+
+@pytest.mark.fault
 @pytest.mark.parametrize("staged", [False, True])
 def test_a_secret_in_a_tracked_file_refuses_the_run(repo: Path, objects: Objects, staged: bool) -> None:
     write(repo, "train.py", f"a = 1\nb = 2\nlogin('{SECRET}')\nc = 3\n")

@@ -311,10 +311,14 @@ def _refuse(path: str, line: int, kind: str) -> None:
 
 
 def _text(path: str) -> str:
-    """Return a path that JSON can hold. Raises CodeError on a file name that is not UTF-8."""
+    """Return a path that JSON can hold. Raises CodeError on one that is not UTF-8 or holds a secret."""
+    mend = "rename it, or have git ignore it"
     try:
         path.encode("utf-8")
     except UnicodeEncodeError as error:
         shown = os.fsencode(path).decode(errors="backslashreplace")
-        raise CodeError("the file name is not UTF-8", where=shown, mend="rename the file") from error
+        raise CodeError("the file name is not UTF-8", where=shown, mend=mend) from error
+    for finding in secrets.scan(path):
+        what = f"the file name holds a secret ({finding.kind}), which the ledger never stores"
+        raise CodeError(what, where=secrets.redact_text(path), mend=mend)
     return PurePosixPath(path).as_posix() + ("/" if path.endswith("/") else "")
