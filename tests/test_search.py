@@ -34,6 +34,9 @@ RUNS = [
         (["clip!=off"], ["a", "b"]),
         (["last.loss<2"], ["a"]),
         (["loss > 0"], ["a"]),
+        (["lr==1e-3"], ["a"]),
+        (["note~x"], []),
+        (["resumed_from.run=a"], []),
         ([], ["a", "b", "c"]),
     ],
 )
@@ -50,3 +53,13 @@ def test_sorting_puts_what_has_no_value_last() -> None:
 def test_what_is_no_expression_is_named(bad: str) -> None:
     with pytest.raises(InputError, match="--where"):
         select(RUNS, [bad])
+
+
+@pytest.mark.parametrize(
+    ("key", "near"), [("optim.rl", "optim.lr"), ("los", "loss"), ("stat", "state"), ("config.lr", "optim.lr")]
+)
+def test_a_key_that_no_run_has_is_no_answer(key: str, near: str) -> None:
+    for ask in ({"where": [f"{key}=1"]}, {"sort": key}):
+        with pytest.raises(InputError, match=f"no run has a '{key}', did you mean .*{near}"):
+            select(RUNS, **ask)
+    assert select([], [f"{key}=1"], key) == []

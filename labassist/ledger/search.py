@@ -7,10 +7,11 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from labassist.errors import InputError
+from labassist.errors import InputError, did_you_mean
 from labassist.ledger.canonical import decode_number
+from labassist.ledger.records import Run
 
-_EXPRESSION = re.compile(r"\s*([\w.-]+)\s*(<=|>=|!=|=|<|>|~)\s*(.*?)\s*$", re.DOTALL)
+_EXPRESSION = re.compile(r"\s*([\w.-]+)\s*(<=|>=|!=|==?|<|>|~)\s*(.*?)\s*$", re.DOTALL)
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
     "!=": operator.ne,
@@ -29,16 +30,40 @@ def select(
 
     A key is dotted (`config.optim.lr`); its last part alone is enough where that is found in the
     configuration or among the last values (`lr`, `loss`). `~` means contains. Raises InputError for an
-    expression that cannot be read.
+    expression that cannot be read, and for a key that no record has and none could have: a typing error would
+    read as an answer.
     """
-    tests = [_test(expression) for expression in where]
+    documents = list(documents)
+    tests = []
+    for expression in where:
+        key, test = _test(expression)
+        _must_know(key, documents, f"--where {expression}")
+        tests.append(test)
     found = [document for document in documents if all(test(document) for test in tests)]
     if sort:
+        _must_know(sort, documents, f"--sort {sort}")
         found.sort(key=lambda document: _sort_key(value_of(document, sort)))
     return found
 
 
-def _test(expression: str) -> Callable[[dict[str, Any]], bool]:
+def _must_know(key: str, documents: Sequence[dict[str, Any]], where: str) -> None:
+    whole, inside, _ = key.partition(".")
+    fields = Run.__struct_fields__
+    # What is in these three differs by job; the rest may be absent of every run and still be meant.
+    if whole in fields and not (inside and whole in ("config", "last", "versions")):
+        return
+    if not documents or any(value_of(document, key) is not None for document in documents):
+        return
+    names = {name for run in documents for part in ("config", "last") for name in run.get(part, {})}
+    raise InputError(
+        f"no run has a {key!r}{did_you_mean(key.removeprefix('config.'), sorted(names | set(fields)))}",
+        where=where,
+        mend="`labassist show @last` lists what a record has",
+    )
+
+
+def _test(expression: str) -> tuple[str, Callable[[dict[str, Any]], bool]]:
+    """Return the key of an expression, and what says whether a document fits it. Raises InputError."""
     read = _EXPRESSION.match(expression)
     if read is None:
         raise InputError(
@@ -47,6 +72,7 @@ def _test(expression: str) -> Callable[[dict[str, Any]], bool]:
             mend="write KEY=VALUE, KEY>N, KEY<N or KEY~TEXT",
         )
     key, sign, text = read.groups()
+    sign = sign.replace("==", "=")
     wanted = _value(text)
     compare = _COMPARE[sign]
     if sign in ("<", "<=", ">", ">=") and not isinstance(wanted, float):
@@ -64,7 +90,7 @@ def _test(expression: str) -> Callable[[dict[str, Any]], bool]:
             return sign == "!=" or (sign == "=" and str(value) == text)
         return compare(str(value).lower() if isinstance(value, bool) else str(value), wanted)
 
-    return test
+    return key, test
 
 
 def _value(text: str) -> float | str:
