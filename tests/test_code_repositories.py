@@ -15,7 +15,6 @@ from labassist.ledger.codestore import inner
 from labassist.ledger.gitcmd import open_repository, private
 from labassist.ledger.kept import listing
 from labassist.ledger.objects import Objects
-from labassist.ledger.patches import describe_change
 from labassist.ledger.records import Code
 from labassist.ledger.restore import restore
 from labassist.runs.recover import sweep_scratch
@@ -142,7 +141,6 @@ def test_another_repository_inside_is_recorded_by_name(repo: Path, objects: Obje
     code = capture(repo, objects, "r")
     assert [(kept.path, kept.stored) for kept in listing(code.extra, objects)] == [("nested/", False)]
     restore(code, objects, repo, tmp_path / "into")
-    assert describe_change(code, objects) == ["nested/ recorded by name only"]
 
 
 def test_a_linked_worktree_and_a_split_index(repo: Path, objects: Objects, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_time_is_accumulated_not_a_snapshot() -> None:
 
 
 def test_silence_and_unreadable_samples_are_not_counted() -> None:
-    spent = ThrottleTime(longest_gap=5.0)
+    spent = ThrottleTime()
     spent.add(0.0, 0x4)
     spent.add(3600.0, 0x4)
     assert spent.total == 5.0

@@ -175,12 +175,12 @@ def trainer_status(document: dict[str, Any]) -> int:
     return 1 if status is None else int(status)
 
 
-def show_tail(ledger: Ledger, run_id: str, lines: int = 8) -> None:
+def show_tail(ledger: Ledger, run_id: str) -> None:
     """Print the last lines of a run's log."""
     from labassist.cli.output import say
     from labassist.runs.logs import tail
 
-    for line in tail(ledger.run_folder(run_id) / "log.txt", lines):
+    for line in tail(ledger.run_folder(run_id) / "log.txt", 8):
         say(f"  | {line}")
 
 

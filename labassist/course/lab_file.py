@@ -39,13 +39,13 @@ _ALTER_KEYS = (
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
 
 
-def read_lab(folder: Path, name: str = "") -> Lab:
+def read_lab(folder: Path) -> Lab:
     """Return the lab of a folder. Raises InputError, which names line and mend, on any fault in lab.toml.
 
-    `name` is how the file is called in errors. The texts of the steps must be there; nothing else is opened.
+    The texts of the steps must be there; nothing else is opened.
     """
     path = folder / FILE
-    name = name or f"labs/{folder.name}/{FILE}"
+    name = f"labs/{folder.name}/{FILE}"
     tables = read_toml(path, name)
     file = _File(name, path.read_text(encoding="utf-8"))
     top = _Table(file, (), tables, _LAB_KEYS)

@@ -12,8 +12,6 @@ from labassist.course.model import Lab, Step
 from labassist.errors import InputError, did_you_mean
 from labassist.workspace import Workspace
 
-LANGUAGES = ("en", "zh")
-
 
 @dataclass(frozen=True)
 class Course:

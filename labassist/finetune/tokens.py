@@ -163,8 +163,8 @@ def histogram(lengths: Sequence[int]) -> list[list[int]]:
     return bins
 
 
-def interval(values: Sequence[float], seed: int = 0) -> tuple[float, float]:
+def interval(values: Sequence[float]) -> tuple[float, float]:
     """Return where 95% of the means of resampled values lie: the percentile bootstrap."""
-    draw = random.Random(seed)
+    draw = random.Random(0)
     means = sorted(statistics.fmean(draw.choices(values, k=len(values))) for _ in range(BOOTSTRAP))
     return means[int(0.025 * BOOTSTRAP)], means[int(0.975 * BOOTSTRAP) - 1]

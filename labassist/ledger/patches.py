@@ -1,4 +1,4 @@
-"""Read a git patch, and say in a few words what was not committed."""
+"""Read a git patch: the lines that it adds, and where."""
 
 from __future__ import annotations
 
@@ -6,10 +6,6 @@ import ast
 import os
 import re
 from dataclasses import dataclass, field
-
-from labassist.ledger.kept import listing
-from labassist.ledger.objects import Objects
-from labassist.ledger.records import Code
 
 OPTIONS = (
     "--binary",
@@ -34,30 +30,18 @@ _HUNK = re.compile(rb"@@ -\d+(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 
 @dataclass
 class Change:
-    """What a patch does to one file."""
+    """What a patch adds to one file."""
 
     path: str
-    what: str = "changed"
-    """changed, added, deleted."""
-    binary: bool = False
-    mode: str = ""
-    """`644 -> 755` where the mode changes."""
-    removed: int = 0
     lines: list[tuple[int, str]] = field(default_factory=list)
     """Added lines with their number in the new file."""
-
-    def __str__(self) -> str:
-        """Return the change as one short line: `train.py +3 -1`."""
-        counts = "binary" if self.binary else f"+{len(self.lines)} -{self.removed}"
-        parts = [self.path, counts, "" if self.what == "changed" else self.what]
-        return " ".join([part for part in (*parts, f"mode {self.mode}" if self.mode else "") if part])
 
 
 def read(patch: bytes) -> list[Change]:
     """Return the changes of a patch that git wrote with the prefixes `a/` and `b/` and without renames."""
     changes: list[Change] = []
     lines = patch.split(b"\n")
-    at, old_mode = 0, ""
+    at = 0
     while at < len(lines):
         line = lines[at]
         at += 1
@@ -65,35 +49,9 @@ def read(patch: bytes) -> list[Change]:
             changes.append(Change(_path(line[11:])))
         elif not changes:
             continue
-        elif line.startswith(b"new file mode "):
-            changes[-1].what = "added"
-        elif line.startswith(b"deleted file mode "):
-            changes[-1].what = "deleted"
-        elif line.startswith(b"old mode "):
-            old_mode = line[-3:].decode()
-        elif line.startswith(b"new mode "):
-            changes[-1].mode = f"{old_mode} -> {line[-3:].decode()}"
-        elif line == b"GIT binary patch":
-            changes[-1].binary = True
         elif hunk := _HUNK.match(line):
             at = _hunk(lines, at, hunk, changes[-1])
     return changes
-
-
-def describe_change(code: Code, objects: Objects) -> list[str]:
-    """Return a short line for each uncommitted file: `train.py +3 -1`, `notes.txt untracked, 12 bytes`."""
-    lines = [str(change) for change in read(objects.get(code.patch))] if code.patch else []
-    tracked = {kept.path for kept in listing(code.changed, objects)}
-    for kept in listing(code.extra, objects):
-        if kept.path in tracked:
-            continue
-        if kept.stored:
-            lines.append(f"{kept.path} kept whole, {kept.bytes} bytes")
-        elif kept.sha256:
-            lines.append(f"{kept.path} recorded by hash only, {kept.bytes} bytes")
-        else:
-            lines.append(f"{kept.path} recorded by name only")
-    return lines
 
 
 def _hunk(lines: list[bytes], at: int, head: re.Match[bytes], change: Change) -> int:
@@ -110,7 +68,6 @@ def _hunk(lines: list[bytes], at: int, head: re.Match[bytes], change: Change) ->
             change.lines.append((number, text.decode(errors="replace")))
             number, new = number + 1, new - 1
         elif sign == b"-":
-            change.removed += 1
             old -= 1
         elif sign == b" ":
             number, old, new = number + 1, old - 1, new - 1

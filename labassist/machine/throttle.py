@@ -66,14 +66,16 @@ def worst(found: Iterable[str]) -> Severity:
     return max((severity(name) for name in found), key=_ORDER.__getitem__, default="neutral")
 
 
+LONGEST_GAP_S = 5.0
+"""What happened in a longer silence than this is unknown."""
+
+
 class ThrottleTime:
     """Seconds spent under each reason, from samples: each sample stands for the time since the one before."""
 
-    def __init__(self, longest_gap: float = 5.0) -> None:
-        """Count at most `longest_gap` seconds a sample: what happened in a longer silence is unknown."""
+    def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self.total = 0.0
-        self._longest_gap = longest_gap
         self._last: float | None = None
 
     def add(self, time: float, bits: int | None) -> None:
@@ -81,7 +83,7 @@ class ThrottleTime:
         last, self._last = self._last, time
         if last is None or bits is None:
             return
-        gap = min(max(time - last, 0.0), self._longest_gap)
+        gap = min(max(time - last, 0.0), LONGEST_GAP_S)
         self.total += gap
         for name in names(bits):
             self.seconds[name] = self.seconds.get(name, 0.0) + gap

@@ -116,9 +116,9 @@ def estimate_of(plan: Plan, answer: dict[str, Any]) -> Estimate:
     return Estimate(plan, "dry-run", base.moment, parts)
 
 
-def dry_estimate(plan: Plan, *, python: str = sys.executable) -> Estimate:
+def dry_estimate(plan: Plan) -> Estimate:
     """Run the dry-run engine and return its estimate; raises as `run`."""
-    return estimate_of(plan, run(plan, python=python))
+    return estimate_of(plan, run(plan))
 
 
 def disagreement(first: Estimate, second: Estimate) -> float:

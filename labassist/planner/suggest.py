@@ -187,10 +187,14 @@ def holders(plan: Plan) -> list[str]:
     return [card.name for card in cards if made.fits(card)]
 
 
-def largest_batch(plan: Plan, card: Card, *, most: int = 4096) -> int:
+MOST_SEQUENCES = 4096
+"""Larger batches than this are not looked for."""
+
+
+def largest_batch(plan: Plan, card: Card) -> int:
     """Return the largest batch a step that fits, 0 where not even one sequence does."""
     low, high = 0, 1
-    while high <= most and estimate(plan.with_(batch=high)).fits(card):
+    while high <= MOST_SEQUENCES and estimate(plan.with_(batch=high)).fits(card):
         low, high = high, high * 2
     while high - low > 1:
         middle = (low + high) // 2

@@ -69,7 +69,6 @@ class Storage(NamedTuple):
 
     dtype: str
     key: str
-    location: str
     elements: int
 
 

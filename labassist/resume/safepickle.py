@@ -252,7 +252,7 @@ def _storage(held: Any) -> Any:
     """Return the storage of a persistent id of torch: ("storage", type, key, location, count)."""
     if isinstance(held, tuple) and len(held) >= 5 and held[0] == "storage" and isinstance(held[1], Global):
         count = held[4] if isinstance(held[4], int) else 0
-        return Storage(_STORAGES.get(held[1].name, "U8"), str(held[2]), str(held[3]), count)
+        return Storage(_STORAGES.get(held[1].name, "U8"), str(held[2]), count)
     return Obj(None, (held,))
 
 

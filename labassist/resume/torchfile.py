@@ -121,20 +121,19 @@ class Loaded:
     storages: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Storage key -> first byte in the file and size, for the legacy kind."""
 
-    def data(self, tensor: Tensor, limit: int | None = None) -> bytes:
-        """Return the bytes of a contiguous tensor, at most `limit` of them. Raises Torn."""
+    def data(self, tensor: Tensor) -> bytes:
+        """Return the bytes of a contiguous tensor. Raises Torn."""
         if tensor.storage is None:
             return b""
         begin = tensor.offset * SIZES.get(tensor.dtype, 1)
-        count = tensor.bytes if limit is None else min(limit, tensor.bytes)
         try:
             if self.kind == "zip":
                 with self.place.open() as file, zipfile.ZipFile(file) as archive:
-                    return _part(archive, self._member(tensor.storage.key), begin, count)
+                    return _part(archive, self._member(tensor.storage.key), begin, tensor.bytes)
             first, _size = self.storages[tensor.storage.key]
             with self.place.open() as file:
                 file.seek(first + begin)
-                return file.read(count)
+                return file.read(tensor.bytes)
         except (OSError, KeyError, zipfile.BadZipFile, NotImplementedError) as error:
             raise Torn(f"a tensor cannot be read: {error}") from error
 

@@ -34,8 +34,6 @@ from labassist.runs.belongings import belongings, large_files
 from labassist.workspace import Workspace
 
 FORMAT, VERSION = "labassist-bundle", 1
-CHOICES = ("last", "all", "none")
-"""Which checkpoints go along: the last one of each run, all of them, none."""
 _INDEX, _CODE, _COURSE = "bundle.json", "code.bundle", "course"
 _NOT_TAKEN = {"positions.jsonl", "stop", "stop-at"}
 """Of a run folder: its positions are those of the journal that it leaves."""

@@ -33,6 +33,8 @@ from labassist.serving import causes, port
 from labassist.serving.place import READY
 
 POLL_S = 0.5
+ANSWER_S = 5.0
+"""Seconds that a server has to take a connection, and to say how it is."""
 LEFT_S = 15.0
 """Seconds that what is left of a dead server has before it is killed."""
 
@@ -149,16 +151,16 @@ class _Server:
             time.sleep(POLL_S)
 
 
-def listens(host: str, number: int, timeout: float = 5.0) -> bool:
+def listens(host: str, number: int) -> bool:
     """Say whether anybody takes a connection there."""
-    with contextlib.suppress(OSError), socket.create_connection((host, number), timeout):
+    with contextlib.suppress(OSError), socket.create_connection((host, number), ANSWER_S):
         return True
     return False
 
 
-def answers(host: str, number: int, timeout: float = 5.0) -> bool:
+def answers(host: str, number: int) -> bool:
     """Say whether a server on this host and port calls itself healthy."""
-    connection = http.client.HTTPConnection(host, number, timeout=timeout)
+    connection = http.client.HTTPConnection(host, number, timeout=ANSWER_S)
     try:
         connection.request("GET", "/health")
         return connection.getresponse().status == 200

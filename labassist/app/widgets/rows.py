@@ -96,11 +96,6 @@ class Rows(Widget, can_focus=True):
         return self.rows[self.at] if self.at < len(self.rows) else None
 
     @property
-    def visible_from(self) -> int:
-        """Index of the first row on the screen."""
-        return self._top
-
-    @property
     def visible_rows(self) -> int:
         """Rows that have room under the heading."""
         return max(1, self.size.height - 1)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 
-KIB, MIB = 1024, 1024**2
+MIB = 1024**2
 SMALL = MIB
 SMALL_SEGMENT, MIDDLE_SEGMENT, MIDDLE_BELOW, LARGE_ROUND = 2 * MIB, 20 * MIB, 10 * MIB, 2 * MIB
 
