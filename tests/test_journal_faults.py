@@ -87,10 +87,7 @@ def test_threads_share_one_journal(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     heard: list[int] = []
     journal.listener = lambda entry: heard.append(entry.n)
-    threads = [
-        threading.Thread(target=lambda: [journal.append("note", sync=False) for _ in range(50)])
-        for _ in range(4)
-    ]
+    threads = [threading.Thread(target=lambda: [journal.append("note") for _ in range(50)]) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -147,11 +147,10 @@ class Journal:
         delete: dict[str, list[str]] | None = None,
         drop: list[str] | None = None,
         origin: str = "",
-        sync: bool = True,
     ) -> Entry:
-        """Append one entry and return it as read back. With `sync` it is on the disk when this returns.
+        """Append one entry and return it as read back; it is on the disk when this returns.
 
-        Only a synced entry moves `head`, so that a power cut can never leave `head` beyond the journal.
+        `head` moves after the entry was synced, so that a power cut can never leave `head` beyond the journal.
         Raises LedgerError, with nothing appended, when the entry is not JSON, the disk is full, the ledger
         is read-only or newer than this labassist, or the journal is shorter than `head` says.
         """
@@ -187,10 +186,9 @@ class Journal:
                 entry = parse(line, self.head, head.entries)
             except ValueError as error:
                 raise LedgerError(f"a {kind} entry {error}", where=run) from error
-            self._write(line + b"\n", sync)
+            self._write(line + b"\n")
             self._accept(entry, head.bytes)
-            if sync:
-                self._move_head(head)
+            self._move_head(head)
             if run:
                 self._note_position(entry)
             return entry
@@ -352,14 +350,13 @@ class Journal:
             # The entry itself is safe; only this witness of it is missing.
             _log.warning("%s: head was not moved to entry %d: %s", self.folder, head.entries, error.strerror)
 
-    def _write(self, line: bytes, sync: bool) -> None:
+    def _write(self, line: bytes) -> None:
         """Append a line in one write. If that fails, cut the journal back to its last whole line."""
         try:
             written = os.write(self._fd, line)
             if written != len(line):
                 raise OSError(errno.ENOSPC, f"the disk is full ({written} of {len(line)} bytes written)")
-            if sync:
-                os.fsync(self._fd)
+            os.fsync(self._fd)
         except OSError as error:
             os.ftruncate(self._fd, self.bytes)
             raise self._unwritable(error) from error
