@@ -19,7 +19,7 @@ from labassist.app.screens.plan import PlanScreen
 from labassist.app.widgets.lines import Lines
 from labassist.app.widgets.rows import Rows
 from labassist.cli.main import parse
-from labassist.cli.plan import plan_of
+from labassist.cli.plan_options import plan_of
 from labassist.errors import InputError
 from labassist.workspace import Workspace
 

@@ -1,4 +1,4 @@
-"""`plan time`: how long, by the planner or by the pace of a recorded run that did the same on the same card."""
+"""The pace of a recorded run, for plans of the same model, method and card."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def asked(args: argparse.Namespace, measured: Calibration) -> dict[str, Any]:
 
     Raises InputError on an option that says nothing without a model.
     """
-    from labassist.cli.plan_more import count
+    from labassist.cli.plan_options import count
     from labassist.planner.plan import Plan
 
     for name in (*Plan.__dataclass_fields__, "card", "link", "mfu", "examples"):
