@@ -15,7 +15,8 @@ from labassist.app.desk import Desk
 from labassist.errors import InputError, LedgerError
 from labassist.export.facts import chosen
 from labassist.ledger import records
-from labassist.ledger.store import MAX_RUN_BYTES, Ledger, new_run_id
+from labassist.ledger.room import MAX_START_BYTES
+from labassist.ledger.store import Ledger, new_run_id
 from labassist.workspace import Workspace
 
 
@@ -35,7 +36,7 @@ def test_write_replaces_by_id_and_checkpoints_by_run_and_step(tmp_path: Path) ->
 
 def test_what_may_not_be_written(tmp_path: Path) -> None:
     ledger = make(tmp_path, 1)
-    large = {"id": "large", "config": {"text": "x" * MAX_RUN_BYTES}, "state": "running"}
+    large = {"id": "large", "config": {"text": "x" * MAX_START_BYTES}, "state": "running"}
     with pytest.raises(LedgerError, match="largest field is config"):
         ledger.write("start", large)
     for bad in ({"state": "running"}, {"id": 7}, {"id": "../up"}, {"id": "a", "loss": float("nan")}):
@@ -47,7 +48,7 @@ def test_what_may_not_be_written(tmp_path: Path) -> None:
         ledger.run_folder("..")
     assert ledger.journal.entries == 1
     document = {"id": "fits", "text": ""}
-    document["text"] = "x" * (MAX_RUN_BYTES - len(json.dumps(document, separators=(",", ":"))))
+    document["text"] = "x" * (MAX_START_BYTES - len(json.dumps(document, separators=(",", ":"))))
     ledger.write("start", document)
 
 

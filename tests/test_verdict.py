@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 
 import pytest
 
 from labassist.errors import InputError
 from labassist.ledger.curves import Curve
-from labassist.ledger.verdict import compare
+from labassist.ledger.store import Ledger
+from labassist.ledger.verdict import compare, keep
 
 STEPS = range(1, 6)
 
@@ -115,3 +117,20 @@ def test_a_noise_bound_needs_three_recorded_repeats() -> None:
 def test_a_differing_batch_is_never_noise() -> None:
     batch: dict[int, float | str] = {step: f"{step:016x}" for step in STEPS} | {2: "f" * 16}
     assert compare(run(), run(batch=batch), SAME, tolerance="bf16").verdict == "DIVERGED"
+
+
+def test_a_checkpoint_without_thousands_of_tensors_is_said_in_a_line_and_kept_with_the_run(
+    tmp_path: Path,
+) -> None:
+    names = {f"model/layers.{number}.weight": "a" * 64 for number in range(4000)}
+    found = compare(run(), run(), (names, {}))
+    assert found.verdict == "INCOMPLETE"
+    assert found.likely_causes == ["the replay's checkpoint lacks 4000 tensors, first model/layers.0.weight"]
+    many = {f"norm/{number}": {1: 0.5} for number in range(300)}
+    found = compare(run(**many), run(), SAME)
+    ledger = Ledger.open(tmp_path, create=True)
+    ledger.write("start", {"id": "r1", "state": "finished"})
+    keep(ledger, "r1", found)
+    kept = ledger.find("r1")["verdict"]
+    assert kept["verdict"] == "INCOMPLETE" and len(kept["likely_causes"]) == 12
+    assert kept["likely_causes"][-1] == "and 289 more"

@@ -27,6 +27,8 @@ def config_page(document: Mapping[str, Any]) -> list[Line]:
             lines.append([(f"  {one['name']}  ", "dim"), (one["path"], "plain")])
             stored = ", kept in the ledger" if one.get("stored") else ""
             lines.append([(f"    {one['bytes']:,} bytes, sha256 {one['sha256'][:16]}{stored}", "dim")])
+        if document.get("more_inputs"):
+            lines.append([(f"  and more, listed in objects/{document['more_inputs'][:16]}…", "dim")])
     if document.get("versions"):
         lines += _heading("ran on") + _pairs(document["versions"].items())
         lines += _pairs([("host", document.get("machine", {}).get("host", ""))])

@@ -211,6 +211,7 @@ def note(args: argparse.Namespace) -> int:
     from labassist.cli.opening import opened
     from labassist.cli.output import emit, written
     from labassist.errors import InputError
+    from labassist.ledger.room import MAX_NOTE_BYTES
 
     text = written(args.text.strip(), "note")
     if not text:
@@ -220,7 +221,14 @@ def note(args: argparse.Namespace) -> int:
 
     def change(run: dict[str, Any]) -> dict[str, Any]:
         before = run.get("note", "")
-        return {**run, "note": f"{before}\n{text}" if before else text}
+        whole = f"{before}\n{text}" if before else text
+        if len(whole.encode()) > MAX_NOTE_BYTES:
+            raise InputError(
+                f"with it the notes of this run have {len(whole.encode()):,} bytes, over {MAX_NOTE_BYTES:,}",
+                where="note",
+                mend="keep what is long in a file, and name the file",
+            )
+        return {**run, "note": whole}
 
     document = ledger.change("note", run_id, change)
     ledger.save_view()

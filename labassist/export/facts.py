@@ -10,7 +10,7 @@ from typing import Any
 from tinydb import where
 
 from labassist.errors import InputError, LedgerError
-from labassist.ledger import answers, curves
+from labassist.ledger import answers, curves, room
 from labassist.ledger.curves import Curve
 from labassist.ledger.names import by_creation
 from labassist.ledger.records import Mark
@@ -68,6 +68,8 @@ def facts(ledger: Ledger, run: dict[str, Any]) -> Facts:
     except LedgerError as error:
         notes.append(str(error))
         curve = own_curve(ledger, run)
+    with _noting(notes, "inputs"):
+        run = {**run, "inputs": room.inputs(run, ledger.objects)}
     found = Facts(run, ledger.run_folder(run_id), curve, notes=notes)
     for name in ("environment", "hardware", "randomness"):
         if run.get(name):

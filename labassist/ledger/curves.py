@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from array import array
 from bisect import bisect_left
@@ -124,14 +125,24 @@ class Tail:
 
 
 def last_row(path: Path) -> dict[str, Any]:
-    """Return the last whole row of a metrics file without reading what stands before; empty without one."""
+    """Return the last whole row of a metrics file without reading what stands before; empty without one.
+
+    A damaged row is none: whoever lists runs goes on, and `audit` names it.
+    """
+    length, start, data = 2048, 1, b""
     try:
         with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - 4096))
-            lines = file.read().split(b"\n")[:-1]
-    except OSError:
+            size = os.fstat(file.fileno()).st_size
+            # A row may be longer than any first guess: one of a thousand series is.
+            while start > 0 and data.count(b"\n") < 2:
+                length *= 2
+                start = max(0, size - length)
+                file.seek(start)
+                data = file.read(size - start)
+        lines = data.split(b"\n")[:-1]
+        return _row(lines[-1], path, 0) if lines else {}
+    except (OSError, LedgerError):
         return {}
-    return _row(lines[-1], path, 0) if lines else {}
 
 
 def encode(value: Value) -> Value:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from labassist.errors import CodeError, LedgerError
-from labassist.ledger import codestore, curves
+from labassist.ledger import codestore, curves, room
 from labassist.ledger.gitcmd import Private, private
 from labassist.ledger.kept import GONE, LINK, listing, take_away
 from labassist.ledger.objects import Objects
@@ -40,7 +40,7 @@ def diff(ledger: Ledger, workspace: Path, a: str, b: str) -> dict[str, Any]:
         "config": _config(ours, theirs),
         "code": _code(ours, theirs, ledger.objects, workspace),
         "environment": _environment(ours, theirs, ledger.objects),
-        "data": _data(ours, theirs),
+        "data": _data(ours, theirs, ledger.objects),
         "curves": _curves(ledger, ours["id"], theirs["id"]),
         "checkpoints": _checkpoints(ledger, ours["id"], theirs["id"]),
     }
@@ -176,10 +176,11 @@ def _surroundings(run: dict[str, Any], objects: Objects) -> dict[str, Any]:
     return flat
 
 
-def _data(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Pair]:
+def _data(a: dict[str, Any], b: dict[str, Any], objects: Objects) -> dict[str, Pair]:
     keys = ("path", "bytes", "sha256", "split")
     sides = [
-        {one["name"]: {key: one.get(key) for key in keys} for one in run.get("inputs", [])} for run in (a, b)
+        {one["name"]: {key: one.get(key) for key in keys} for one in room.inputs(run, objects)}
+        for run in (a, b)
     ]
     return _pairs(*sides)
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from labassist.errors import CodeError
-from labassist.ledger import environment
+from labassist.ledger import environment, room
 from labassist.ledger.gitcmd import open_repository
 from labassist.ledger.kept import named, too_large
 from labassist.ledger.objects import Objects
@@ -97,7 +97,7 @@ def _words(values: list[Any]) -> str:
 
 def _data(run: dict[str, Any], objects: Objects, workspace: Path) -> list[Difference]:
     found = []
-    for given in run.get("inputs", []):
+    for given in room.inputs(run, objects):
         if given.get("stored") and objects.has(given["sha256"]):
             continue
         here = _here(workspace / given["path"], given["bytes"], given["sha256"])

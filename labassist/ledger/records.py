@@ -159,6 +159,8 @@ class Run(msgspec.Struct, omit_defaults=True):
     versions: dict[str, str] = {}
     """A few facts worth searching: python, torch, cuda, cpu, gpu, labassist."""
     inputs: list[Input] = []
+    more_inputs: str = ""
+    """Object: a list of the inputs that the document has no room for."""
     outputs: list[Kept] = []
     """Declared `--out` paths of a command, hashed at its end."""
     resumed_from: Origin | None = None

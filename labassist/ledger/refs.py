@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from labassist.errors import LedgerError
+from labassist.ledger import room
 from labassist.ledger.kept import listing
 from labassist.ledger.objects import Objects
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
-_OF_RUN = ("env", "environment", "hardware", "randomness", "seals")
+_OF_RUN = ("env", "environment", "hardware", "randomness", "more_inputs", "seals")
 _OF_CODE = ("patch", "extra", "changed", "package")
 
 
@@ -32,9 +34,10 @@ def needed(run: dict[str, Any], objects: Objects) -> Iterator[Needed]:
         for name in names:
             if holder.get(name):
                 yield Needed(holder[name], name, run_id)
-    for given in run.get("inputs", []):
-        if given.get("stored"):
-            yield Needed(given["sha256"], f"input {given['name']}", run_id)
+    with contextlib.suppress(LedgerError):  # an object that cannot be read was named above
+        for given in room.inputs(run, objects):
+            if given.get("stored"):
+                yield Needed(given["sha256"], f"input {given['name']}", run_id)
     try:
         files = listing(code.get("extra", ""), objects)
     except LedgerError:

@@ -20,13 +20,8 @@ from labassist.ledger.database import LedgerDB
 from labassist.ledger.entries import RUN_NAME, Documents, Entry, Head
 from labassist.ledger.journal import DAMAGED, Journal
 from labassist.ledger.objects import Objects
+from labassist.ledger.room import MAX_RUN_BYTES, MAX_START_BYTES
 from labassist.ledger.view import CHECKPOINTS, COURSE, RUNS, Tables
-
-MAX_RUN_BYTES = 8 * 1024
-"""Most that a run document may take as canonical JSON: ten thousand of them must open at once.
-
-The documents of the labs stay under 3 KiB (a test says so); the room above is for long notes and arguments.
-"""
 
 _log = logging.getLogger(__name__)
 
@@ -153,7 +148,7 @@ class Ledger:
         """Journal a whole run document, new or in place of the one with its id.
 
         After an `end` the snapshot is rewritten. Raises LedgerError when the document has no id or is over
-        `MAX_RUN_BYTES`, and as `Journal.append`.
+        what `room` allows, and as `Journal.append`.
         """
         run_id = document.get("id")
         if not isinstance(run_id, str):
@@ -187,7 +182,7 @@ class Ledger:
         with self.journal.locked():
             put: Documents = {}
             if run is not None:
-                _check_size(run)
+                _check_size(run, MAX_START_BYTES if kind == "start" else MAX_RUN_BYTES)
                 put[RUNS] = {self._tables.run_id(run_id) or str(self._tables.next_id(RUNS)): run}
             fresh = self._tables.next_id(CHECKPOINTS)
             for document in checkpoints:
@@ -249,18 +244,18 @@ class Ledger:
             self._view_head = journal.head
 
 
-def _check_size(document: dict[str, Any]) -> None:
+def _check_size(document: dict[str, Any], most: int) -> None:
     """Refuse a run document that would make every later opening slow."""
     try:
         sizes = {name: len(canonical.dumps(value)) for name, value in document.items()}
         total = len(canonical.dumps(document))
     except (TypeError, ValueError) as error:
         raise LedgerError(f"a run document is not JSON: {error}", where=str(document["id"])) from error
-    if total > MAX_RUN_BYTES:
+    if total > most:
         largest = max(sizes, key=lambda name: sizes[name])
         raise LedgerError(
-            f"a run document of {total} bytes is over {MAX_RUN_BYTES}; its largest field is {largest} "
-            f"({sizes[largest]} bytes)",
+            f"a run document of {total:,} bytes is over {most:,}; its largest field is {largest} "
+            f"({sizes[largest]:,} bytes)",
             where=str(document["id"]),
-            mend="keep it as an object and name it by its SHA-256",
+            mend=f"shorten {largest}: keep what is long in a file, and name the file",
         )

@@ -11,8 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from labassist.errors import InputError
+from labassist.ledger import room
 from labassist.ledger.curves import Curve, encode, same_value
-from labassist.ledger.records import Verdict, VerdictWord
+from labassist.ledger.records import Verdict, VerdictWord, to_document
+from labassist.ledger.store import Ledger
 
 EXIT = {"BITWISE": 0, "WITHIN_NOISE": 3, "DIVERGED": 4, "INCOMPLETE": 5, "INCOMPARABLE": 6}
 
@@ -87,6 +89,13 @@ def compare(
     )
 
 
+def keep(ledger: Ledger, run_id: str, found: Verdict) -> None:
+    """Journal the verdict with the run that was compared. Raises LedgerError."""
+    found.likely_causes = room.few(found.likely_causes)
+    ledger.change("verdict", run_id, lambda run: {**run, "verdict": to_document(found)})
+    ledger.save_view()
+
+
 def worst(found: Sequence[Verdict]) -> Verdict:
     """Return one verdict for several comparisons of the same two runs: the worst of them, counts together.
 
@@ -154,8 +163,11 @@ def _compare_tensors(tensors: tuple[Tensors, Tensors] | None) -> tuple[list[str]
         return [], []
     a, b = tensors
     differing = sorted(name for name in a.keys() & b.keys() if a[name] != b[name])
-    missing = [f"the replay's checkpoint lacks the tensor {name}" for name in sorted(a.keys() - b.keys())]
-    missing += [f"the original's checkpoint lacks the tensor {name}" for name in sorted(b.keys() - a.keys())]
+    missing = []
+    for side, names in (("replay", sorted(a.keys() - b.keys())), ("original", sorted(b.keys() - a.keys()))):
+        if names:
+            count = f"{len(names)} tensors, first " if len(names) > 1 else "the tensor "
+            missing.append(f"the {side}'s checkpoint lacks {count}{names[0]}")
     return differing, missing
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from labassist.ledger import verdict
 from labassist.ledger.curves import Curve
-from labassist.ledger.records import Verdict, to_document
+from labassist.ledger.records import Verdict
 from labassist.ledger.store import Ledger
 from labassist.resume import signature
 from labassist.resume.experiment import Experiment, Follow, How, Say, interrupt
@@ -110,8 +110,7 @@ def compare(made: Experiment, resumed: dict[str, Any]) -> tuple[Verdict, Signatu
             for one in report.found.findings
             if one.severity in ("warning", "error") and one.state == read.culprit
         ]
-    made.ledger.change("verdict", resumed["id"], lambda run: {**run, "verdict": to_document(found)})
-    made.ledger.save_view()
+    verdict.keep(made.ledger, resumed["id"], found)
     return found, read
 
 

@@ -10,17 +10,18 @@ from __future__ import annotations
 import contextlib
 import datetime
 import hashlib
+import itertools
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from labassist.errors import CheckpointError
-from labassist.ledger import answers, curves, secrets
+from labassist.ledger import answers, curves, room, secrets
 from labassist.ledger.records import Checkpoint, Input, Kept, Seal, to_document
 from labassist.ledger.store import Ledger
 from labassist.ledger.verdict import changed_settings
@@ -57,20 +58,29 @@ class Absorber:
         """Read what is new, and journal what the ledger does not hold yet."""
         for row in self._curve.poll():
             self._see(row)
-        for event in self._events():
-            match event["event"]:
-                case "hello":
-                    self._hello(event)
-                case "input":
-                    self._input(event)
-                case "warning":
-                    self._warn(event["line"])
-                case "checkpoint":
-                    self._checkpoint(event["step"], event["path"], event["curve"], event.get("rng", ""))
-                case "finish":
-                    self.finish = event
+        for kind, group in itertools.groupby(self._events(), key=lambda one: one[0]["event"]):
+            events, lengths = zip(*group, strict=True)
+            if kind == "input":
+                self._inputs(events)  # at once: a corpus may have thousands of files
+            else:
+                for event in events:
+                    self._take(event)
+            # Only now: an event that could not be journalled is read again at the next poll.
+            self._events_read += sum(lengths)
 
-    def _events(self) -> Iterator[dict[str, Any]]:
+    def _take(self, event: dict[str, Any]) -> None:
+        match event["event"]:
+            case "hello":
+                self._hello(event)
+            case "warning":
+                self._warn(event["line"])
+            case "checkpoint":
+                self._checkpoint(event["step"], event["path"], event["curve"], event.get("rng", ""))
+            case "finish":
+                self.finish = event
+
+    def _events(self) -> Iterator[tuple[dict[str, Any], int]]:
+        """Yield each event that was not taken yet, and its length in bytes."""
         try:
             with open(self.folder / "events-rank0.jsonl", "rb") as file:
                 file.seek(self._events_read)
@@ -78,9 +88,7 @@ class Absorber:
         except FileNotFoundError:
             return
         for line in data[: data.rfind(b"\n") + 1].splitlines(keepends=True):
-            yield json.loads(line)
-            # Only now: an event that could not be journalled is read again at the next poll.
-            self._events_read += len(line)
+            yield json.loads(line), len(line)
 
     def _see(self, row: dict[str, Any]) -> None:
         step, t = row["step"], row.get("t", 0.0)
@@ -119,7 +127,7 @@ class Absorber:
             run["tokens_per_step"] = event.get("tokens_per_step", 0)
             run["versions"] = {**run.get("versions", {}), **_short(event.get("versions", {}))}
             if config and run["kind"] == "command":
-                run["config"] = config
+                run["config"] = room.settings(config)
             return run
 
         self._change("hello", change)
@@ -143,18 +151,27 @@ class Absorber:
 
     def _warn(self, line: str) -> None:
         def change(run: dict[str, Any]) -> dict[str, Any]:
-            known = run.get("warnings", [])
-            return run if line in known else {**run, "warnings": [*known, line]}
+            return {**run, "warnings": room.added(run.get("warnings", []), line)}
 
         self._change("warning", change)
 
-    def _input(self, event: dict[str, Any]) -> None:
+    def _inputs(self, events: Sequence[dict[str, Any]]) -> None:
+        found = {entry["name"]: entry for entry in map(self._input, events)}
+
+        def change(run: dict[str, Any]) -> dict[str, Any]:
+            known = {one["name"]: one for one in room.inputs(run, self.ledger.objects)}
+            room.place_inputs(run, list((known | found).values()), self.ledger.objects)
+            return run
+
+        self._change("input", change)
+
+    def _input(self, event: dict[str, Any]) -> dict[str, Any]:
         path = Path(event["path"])
         whole = path if path.is_absolute() else self.workspace / path
         stored = False
         if event["bytes"] <= KEPT_INPUT_BYTES and whole.is_file():
             stored = self.ledger.objects.put_file(whole) == event["sha256"]
-        entry = to_document(
+        return to_document(
             Input(
                 name=event["name"],
                 path=self._recorded_path(event),
@@ -165,18 +182,11 @@ class Absorber:
             )
         )
 
-        def change(run: dict[str, Any]) -> dict[str, Any]:
-            others = [known for known in run.get("inputs", []) if known["name"] != entry["name"]]
-            run["inputs"] = [*others, entry]
-            return run
-
-        self._change("input", change)
-
     def _recorded_path(self, event: dict[str, Any]) -> str:
         """Return the input's path; a replay reads a scratch copy, and its record names the real one."""
         document = self.ledger.run(self.run_id) or {}
         original = self.ledger.run(document["replay_of"]) if document.get("replay_of") else None
-        for known in (original or {}).get("inputs", []):
+        for known in room.inputs(original or {}, self.ledger.objects):
             if known["name"] == event["name"]:
                 return str(known["path"])
         return str(event["path"])
@@ -236,7 +246,7 @@ class Absorber:
             run["step"] = self.step
             run["seconds"] = round(max(0.0, seconds), 3)
             run["tokens_per_s"] = round(self.rate(), 1)
-            run["last"] = {name: curves.encode(value) for name, value in self.last.items()}
+            run["last"] = room.newest({name: curves.encode(value) for name, value in self.last.items()})
             run["health"] = self.health
             run["seals"] = seals
             if kept := answers.count(self.folder):

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from labassist.errors import CheckpointError, CodeError, LedgerError
-from labassist.ledger import foreign
+from labassist.ledger import foreign, room
 from labassist.ledger.gitcmd import open_repository
 from labassist.ledger.kept import listing
 from labassist.ledger.objects import Objects
@@ -108,7 +108,7 @@ def by_hash_only(
 
     The hash is empty where only the name is known. The place is where a replay here looks for it.
     """
-    for given in document.get("inputs", []):
+    for given in room.inputs(document, objects):
         if not given.get("stored"):
             yield given["path"], workspace / given["path"], given["bytes"], given["sha256"]
     extra = document.get("code", {}).get("extra", "")

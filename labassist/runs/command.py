@@ -15,6 +15,9 @@ from labassist.ledger.records import Code, Mode
 from labassist.runs.launch import Plan
 from labassist.workspace import Workspace
 
+MOST_OUTPUTS = 24
+"""Each is hashed into the run's document at its end, which has room for so many."""
+
 _SCRIPTS = (".py", ".sh", ".bash", ".zsh", ".pl", ".rb", ".r", ".jl", ".js", ".lua")
 
 
@@ -30,10 +33,16 @@ def plan_command(
 ) -> Plan:
     """Return the plan of `run -- CMD …`, run in the current folder if it lies in the workspace.
 
-    Raises InputError when there is no such program, or an output lies outside the workspace.
+    Raises InputError when there is no such program, too many outputs are named, or one lies outside the workspace.
     """
     if shutil.which(argv[0]) is None:
         raise InputError("no such program", where=argv[0], mend="check the spelling and PATH")
+    if len(outputs) > MOST_OUTPUTS:
+        raise InputError(
+            f"{len(outputs)} paths are too many, {MOST_OUTPUTS} at most",
+            where="--out",
+            mend="let the command write into one folder, and name the folder",
+        )
     here = Path.cwd().resolve()
     cwd = here.relative_to(workspace.root) if here.is_relative_to(workspace.root) else Path()
     declared = []

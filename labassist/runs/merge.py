@@ -26,7 +26,8 @@ from labassist.ledger.entries import RUN_NAME, Entry
 from labassist.ledger.objects import Objects
 from labassist.ledger.origin import MARKS, Line, Replayed, without_place
 from labassist.ledger.refs import needed
-from labassist.ledger.store import MAX_RUN_BYTES, Ledger
+from labassist.ledger.room import MAX_RUN_BYTES
+from labassist.ledger.store import Ledger
 from labassist.ledger.view import COURSE
 from labassist.record.inspect import inspect
 from labassist.record.protocol import CHECKPOINTS, file_sha256

@@ -13,6 +13,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from labassist.errors import LedgerError
 from labassist.ledger.environment import machine
 from labassist.ledger.store import Ledger
 from labassist.runs import ending, life
@@ -23,9 +24,11 @@ from labassist.runs.launch import spawn_supervisor
 def recover(ledger: Ledger) -> list[str]:
     """Adopt or close what was left behind; return one line for each thing done.
 
-    Does nothing on a read-only ledger. Cheap when no run is open.
+    Does nothing on a read-only ledger. Cheap when no run is open. Raises the LedgerError of a run that cannot be
+    closed, once all others are.
     """
     done: list[str] = []
+    failed: LedgerError | None = None
     if ledger.readonly:
         return done
     for document in ledger.running():
@@ -38,9 +41,15 @@ def recover(ledger: Ledger) -> list[str]:
             if _adopt(ledger, run_id, folder):
                 done.append(f"adopted run {run_id}: its supervisor was gone, its trainer goes on")
             continue
-        closed = _close(ledger, run_id, folder)
+        try:
+            closed = _close(ledger, run_id, folder)
+        except LedgerError as error:
+            failed = failed or error
+            continue
         if closed:
             done.append(closed)
+    if failed is not None:
+        raise failed
     return done
 
 

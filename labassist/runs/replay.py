@@ -20,7 +20,7 @@ import msgspec
 from tinydb import where
 
 from labassist.errors import InputError, LedgerError, RestoreError
-from labassist.ledger import codestore, curves, package, restore, secrets, verdict
+from labassist.ledger import codestore, curves, package, restore, room, secrets, verdict
 from labassist.ledger.kept import named
 from labassist.ledger.preflight import Difference, preflight
 from labassist.ledger.records import Code, Origin, Verdict, to_document, to_run
@@ -135,12 +135,7 @@ def replay(
             *_other_settings(original, replayed),
             *found.likely_causes,
         ]
-
-    def record(run: dict[str, Any]) -> dict[str, Any]:
-        return {**run, "verdict": to_document(found)}
-
-    ledger.change("verdict", run_id, record)
-    ledger.save_view()
+    verdict.keep(ledger, run_id, found)
     return Replayed(run_id, original["id"], found, differences)
 
 
@@ -232,7 +227,7 @@ def _inputs(
 ) -> dict[str, dict[str, str]]:
     """Copy the recorded inputs into the scratch folder; a link would let the trainer write through it."""
     brought: dict[str, dict[str, str]] = {}
-    for number, given in enumerate(original.get("inputs", [])):
+    for number, given in enumerate(room.inputs(original, ledger.objects)):
         target = folder / "inputs" / str(number) / Path(given["path"]).name
         target.parent.mkdir(parents=True)
         if given.get("stored"):

@@ -23,7 +23,7 @@ import psutil
 
 from labassist import own
 from labassist.errors import LabError
-from labassist.ledger import secrets
+from labassist.ledger import room, secrets
 from labassist.ledger.store import Ledger
 from labassist.runs import ending, life
 from labassist.runs.absorb import Absorber, now
@@ -117,7 +117,7 @@ def _own(supervised: int) -> None:
 
 def _note_gap(ledger: Ledger, run_id: str, gap: str) -> None:
     def change(run: dict[str, Any]) -> dict[str, Any]:
-        return {**run, "adopted": [*run.get("adopted", []), gap]}
+        return {**run, "adopted": room.added(run.get("adopted", []), gap)}
 
     ledger.change("adopt", run_id, change)
     _say(f"adopted: nobody watched during {gap}")
