@@ -230,6 +230,44 @@ def test_a_hint_stays_in_sight_when_a_check_takes_some_of_the_room(workspace: Wo
     play(workspace, script)
 
 
+@pytest.mark.parametrize("size", [(80, 24), (60, 15), (110, 24), (160, 50)], ids=str)
+def test_a_long_command_and_a_long_check_fit_beside_the_curve(
+    workspace: Workspace, size: tuple[int, int]
+) -> None:
+    more = "".join(f', "model.some_long_name_{at}={at}"' for at in range(6))
+    long = ", ".join(f"'a thing of many words that is number {at} and takes a row or two'" for at in range(4))
+    write_lab(
+        workspace,
+        lab_toml=FILES["lab.toml"].replace('set = ["optim.lr=2.0"]', f'set = ["optim.lr=2.0"{more}]'),
+        checks_py=CHECKS.replace(
+            'step {step}")]',
+            f'step {{step}}"), *(Criterion(name, False, "1", "2", "here") for name in ({long}))]',
+        ),
+    )
+    toml = workspace.labs / "90-small" / "train.toml"
+    added = "".join(f"some_long_name_{at} = 0\n" for at in range(6))
+    toml.write_text(FILES["train.toml"].replace("[optim]", f"[model]\n{added}[optim]"))
+    begun(workspace, "fast")
+    names = {f"model.some_long_name_{at}": at for at in range(6)}
+    record(workspace, [3.0 - at / 20 for at in range(40)], **{"optim.lr": 2.0}, **names)
+
+    async def script(pilot: Pilot[int], app: LabApp) -> None:
+        await open_lab(pilot, app)
+        await to_step(pilot, app, 4)
+        await pilot.press("a")
+        await until(pilot, app, "c check")
+        await pilot.press("c")
+        await until(pilot, app, "Check ✗ a thing of many", "not yet" if size[0] > 60 else "w shows")
+        check = app.screen.query_one("#check")
+        assert check.styles.height is not None
+        assert check.outer_size.height == check.styles.height.value
+        assert check.region.bottom <= size[1] - 2
+        assert app.screen.query_one("#text").size.height >= 4
+        assert app.screen.query_one(ChartView).display is (size == (160, 50))
+
+    play(workspace, script, size)
+
+
 def test_the_editor_is_the_learners_own_at_the_line(tmp_path: Path) -> None:
     path = tmp_path / "a file.py"
     assert argv(path, 7, {"EDITOR": "vim -n"}) == ["vim", "-n", "+7", str(path)]

@@ -15,6 +15,9 @@ Document = Mapping[str, Any]
 ONE_LINE = 76
 """Options that are longer together stand in a line each."""
 
+PROMPT = "$ "
+"""Begins the line of a step's command."""
+
 GREETING = (
     "Welcome. You learn to train language models here by training them: each run is real, is recorded, "
     "and can be replayed bit for bit. Enter opens the first lab, ? shows the keys."
@@ -136,7 +139,7 @@ def what_to_do(step: Document) -> list[Line]:
     if step["edit"] is not None:
         lines.append([("edit  ", "dim"), (f"{step['edit']['file']}:{step['edit']['line']}", "key")])
     if step["run"] is not None:
-        lines.append([("$ ", "dim"), (step["run"]["line"], "key")])
+        lines.append([(PROMPT, "dim"), (step["run"]["line"], "key")])
     tried = step["check"] is not None or (step["run"] is not None and step["run"]["newest"])
     if step["standing"] == "open" and step["kind"] not in ("read", "predict") and not tried:
         lines.append([("done when  ", "dim"), (step["how"], "plain")])

@@ -22,9 +22,23 @@ MOST_CHECK_LINES = {False: 6, True: 14}
 MOST_PRINTED = {False: 5, True: 24}
 """Rows of what a run without a curve printed, below the text, and beside it."""
 
+OUTSIDE, TEXT = 3, 5
+"""Rows of the screen that are never this part's: title, notice and keys; where the text stands above it, a rule and
+four rows of that too."""
+
+CHART, LEAST_CHART = 6, 4
+"""Rows of a curve below the text, its rule included, and the fewest that show one."""
+
 
 class StepWork(Vertical):
     """Shows a step's question, command, run and check; parts that a step lacks take no room."""
+
+    def __init__(self, *, id: str) -> None:
+        super().__init__(id=id)
+        self._asked: list[Line] = []
+        self._verdict: list[Line] = []
+        self._printed = 0
+        """Rows of the part that shows what a run printed."""
 
     @property
     def _lab(self) -> LabApp:
@@ -50,43 +64,79 @@ class StepWork(Vertical):
     def show(self, step: dict[str, Any] | None, run: StepRun) -> None:
         """Show all of a step; None: it is not read yet."""
         marks = self._lab.signs
-        lines = coursefacts.question(step, marks) + coursefacts.what_to_do(step) if step else []
+        self._asked = coursefacts.question(step, marks) + coursefacts.what_to_do(step) if step else []
         if step and step["run"] and self._lab.terms.said:
-            lines.append([(self._lab.terms.said, "dim")])
-        self._fill("#ask", folded(lines, self._room))
-        self.set_class(not lines and not run.id, "-empty")
+            self._asked.append([(self._lab.terms.said, "dim")])
+        self._verdict = coursefacts.verdict_of(step, marks) if step else []
+        self.set_class(not self._asked and not run.id, "-empty")
+        self.set_class(bool(self._verdict), "-checked")
         self.show_run(run)
-        verdict = coursefacts.verdict_of(step, marks) if step else []
-        rows = folded(verdict, self._room, indent=8)
-        most = MOST_CHECK_LINES[self.screen.has_class("-wide")]
-        if len(rows) > most:
-            rows = [*rows[: most - 1], [("w shows every criterion whole", "dim")]]
-        self.set_class(bool(rows), "-checked")
-        self._fill("#check", rows)
 
     def show_run(self, run: StepRun) -> None:
         """Show the run's pace and health, and the machine while it lives."""
         progress, marks = run.progress, self._lab.signs
         known = bool(run.id) and progress.document is not None
         self.set_class(known, "-run")
-        if not known:
-            return
         curve = progress.drawable("loss")
-        self.set_class(not curve, "-printed")
-        title = f"run {words.short(run.id)}"
-        if self.chart.border_title != title:
-            self.chart.border_title = title
-        if not curve:
-            self._show_printed(run, title)
-        far = progress.how_far(marks, 10) + progress.newest()[1 if curve else 0 : 2 if curve else None]
-        self.query_one("#pace", Lines).show(fitted(far, self._room))
-        self._fill("#health", folded(progress.how_it_goes(marks)[:1], self._room)[:2])
-        self.show_machine(run)
+        self.set_class(known and not curve, "-printed")
+        self.set_class(known and run.alive, "-live")
+        health: list[Line] = []
+        if known:
+            title = f"run {words.short(run.id)}"
+            if self.chart.border_title != title:
+                self.chart.border_title = title
+            if not curve:
+                self._show_printed(run, title)
+            far = progress.how_far(marks, 10) + progress.newest()[1 if curve else 0 : 2 if curve else None]
+            self.query_one("#pace", Lines).show(fitted(far, self._room))
+            health = folded(progress.how_it_goes(marks)[:1], self._room)[:2]
+            self.show_machine(run)
+        self._divide(health)
+
+    def _divide(self, health: list[Line]) -> None:
+        """Give each part its rows. Where they are few the command is cut first, then the curve, then the health."""
+        ask = folded(self._asked, self._room)
+        check = folded(self._verdict, self._room, indent=8)
+        most = MOST_CHECK_LINES[self._beside]
+        room = self.screen.size.height - (OUTSIDE if self._beside else OUTSIDE + TEXT)
+        taken = sum(map(self.has_class, ("-run", "-live"))) + (min(len(check), most) + 1 if check else 0)
+        body = self._printed if self.has_class("-printed") else LEAST_CHART if self.has_class("-run") else 0
+        if len(ask) + len(health) + taken + body > room:
+            ask = self._brief()
+        if len(ask) + len(health) + taken > room:
+            health = []
+        left = room - len(ask) - len(health) - taken
+        self.set_class(left < body, "-crowded")
+        if check and left < 0:
+            # On very few rows the verdict is more than the question that it answers.
+            ask = ask[-max(1, room - len(health) - taken + min(len(check), most) - 2) :]
+            left = room - len(ask) - len(health) - taken
+        most = max(2, min(len(check), most) + min(left, 0))
+        if len(check) > most:
+            check = [*check[: most - 1], [("w shows every criterion whole", "dim")]]
+        self._fill("#ask", ask)
+        self._fill("#health", health)
+        self._fill("#check", check)
+        chart = None if self._beside else max(LEAST_CHART, min(CHART - bool(check), left))
+        height = self.chart.styles.height
+        if (height.value if height is not None and chart is not None else height) != chart:
+            self.chart.styles.height = chart
+
+    def _brief(self) -> list[Line]:
+        """Return what is asked with the command on one row: it is known where it has run, and `y` copies it."""
+        rows: list[Line] = []
+        for line in self._asked:
+            own = folded([line], self._room)
+            if line[0][0] == coursefacts.PROMPT and len(own) > 1:
+                own = [[*folded([line], self._room - 2)[0], (" …", "dim")]]
+            rows += own
+        return rows
 
     def _show_printed(self, run: StepRun, title: str) -> None:
         """Show the end of what a run printed in the place of the curve that it does not have."""
         said = folded([[(text, "plain")] for text in run.printed], self._room)
-        rows = said[-MOST_PRINTED[self.screen.has_class("-wide")] :]
+        rows = said[-(2 if self.screen.has_class("-short") else MOST_PRINTED[self._beside]) :]
+        self._printed = len(rows) + 1
         widget = self.query_one("#printed", Lines)
         widget.border_title = (
             f"{title}, the end of what it printed" if len(rows) < len(said) else f"{title} printed"
@@ -95,13 +145,17 @@ class StepWork(Vertical):
 
     def show_machine(self, run: StepRun) -> None:
         """Show the machine in a line, while the run lives."""
-        self.set_class(run.alive, "-live")
         if self._lab.machine is None or not run.alive:
             return
         from labassist.machine.line import machine_line
 
         line = machine_line(self._lab.machine.sample, self._room, self._lab.plain)
         self.query_one("#machine", Lines).show([(line, "dim")])
+
+    @property
+    def _beside(self) -> bool:
+        """Whether this part lies beside the text, with all the height that there is."""
+        return self.screen.has_class("-wide") and self.screen.has_class("-tall")
 
     @property
     def _room(self) -> int:
