@@ -118,7 +118,8 @@ def test_an_ablation_shows_what_each_state_is_worth(lab: Path) -> None:
         assert abs(rows[state]["peak"]["difference"]) >= abs(rows[state]["final"]["difference"]) > 0
         assert rows[state]["final"]["step"] == 60
         run = answer("show", rows[state]["run"], cwd=lab)
-        assert run["dropped"] == [state]
+        order = json.loads((lab / "ledger" / "runs" / run["id"] / "order.json").read_text())
+        assert run["dropped"] == order["resume"]["drop"] == [state]
     assert rows["model"]["peak"]["difference"] > 0.1
     assert found["curves"]["steps"] == list(range(31, 61))
     assert len(found["curves"]["loss"]["optimizer"]) == 30
@@ -151,11 +152,3 @@ def test_bad_input_is_one_line_and_starts_nothing(lab: Path, words: tuple[str, .
     done = labassist("ckpt", *words, cwd=lab, status=2)
     assert what in done.stderr and done.stderr.count("\n") == 1 and done.stdout == ""
     assert len(answer("runs", cwd=lab)["runs"]) == before
-
-
-def test_an_order_names_what_is_dropped(lab: Path) -> None:
-    runs: list[dict[str, Any]] = answer("runs", cwd=lab)["runs"]
-    dropped = [run for run in runs if run.get("dropped")]
-    assert dropped
-    order = json.loads((lab / "ledger" / "runs" / dropped[0]["id"] / "order.json").read_text())
-    assert order["resume"]["drop"] == dropped[0]["dropped"]

@@ -114,7 +114,7 @@ def test_a_recorded_run_is_the_measure(workspace: Workspace) -> None:
     ):
         done = labassist("plan", "time", "--run", "@last", *words, cwd=workspace.root, status=2)
         assert f"run {run['id']} is of a " in done.stderr
-        assert "on a CPU; its pace says nothing of" in done.stderr
+        assert "; its pace says nothing of" in done.stderr
         assert (done.stderr.count("\n"), done.stdout) == (1, "")
 
 

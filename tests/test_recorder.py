@@ -75,7 +75,7 @@ def test_on_a_gpu_each_step_keeps_the_time_at_which_it_was_handed_in(run_dir: Pa
     code = """
 import time, torch
 from labassist import record
-recorder = record.start()
+recorder = record.start(total_steps=20)
 log = record.Lagged(recorder)
 for step in range(1, 21):
     log.record(step, loss=torch.ones((), device="cuda") / step)
