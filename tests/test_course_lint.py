@@ -14,7 +14,8 @@ from labassist import content
 from labassist.cli.course import _parsed
 from labassist.cli.main import main
 from labassist.course import lint_run, spoil
-from labassist.course.lint import Report, lint
+from labassist.course.lint import lint
+from labassist.course.lint_report import Report
 from labassist.course.load import Course
 from labassist.course.model import Alter
 from labassist.ledger.store import Ledger

@@ -20,7 +20,7 @@ from labassist import __version__, content, own
 from labassist.course import spoil
 from labassist.course.checking import Answer, CheckFailed, ask
 from labassist.course.evidence import Evidence
-from labassist.course.lint import Altered, Report
+from labassist.course.lint_report import Altered, Report
 from labassist.course.load import Course, step_of
 from labassist.course.model import Alter, Lab, Step
 from labassist.errors import InputError, LabError

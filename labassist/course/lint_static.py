@@ -5,19 +5,23 @@ from __future__ import annotations
 import re
 import shlex
 import unicodedata
-from collections.abc import Iterator
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from labassist import content
 from labassist.course import check_names
 from labassist.course.checking import function_name
-from labassist.course.lint import Parse, Report
+from labassist.course.lint_report import Report
 from labassist.course.load import Course, step_of
 from labassist.course.model import JobRun, Lab, Step
 from labassist.errors import InputError
 from labassist.runs.jobs import load_job, resolve
 from labassist.workspace import Workspace
+
+Parse = Callable[[Sequence[str]], Namespace | None]
+"""Reads the words after `labassist`; None for --help. Raises InputError for what is no command line."""
 
 LINES = 20
 COLUMNS = 80
