@@ -293,54 +293,8 @@ def _build(
     name: str, config: dict[str, Any], *, where: str, published: int = 0, source: str = ""
 ) -> Architecture:
     """Check a config and make an Architecture of it."""
-    kind = config.get("model_type")
-    for key in EXPERTS:
-        if config.get(key):
-            raise InputError(
-                f"is a mixture of experts ({key} = {config[key]}), which the planner does not cover",
-                where=where,
-                mend="dense decoders only: weights are all its parameters x 2 bytes, the rest must be measured",
-            )
-    for key in MODALITIES:
-        if config.get(key):
-            raise InputError(
-                f"has a {key.removesuffix('_config')} part, which the planner does not cover",
-                where=where,
-                mend="give its text part's config alone (text_config as a config.json of its own)",
-            )
-    if not isinstance(kind, str):
-        raise InputError(
-            "has no model_type", where=where, mend="give the config.json of a transformers model"
-        )
-    if kind not in DENSE:
-        raise InputError(
-            f"model_type {kind!r} is not covered{did_you_mean(kind, DENSE)}",
-            where=where,
-            mend=f"covered are the dense decoders {', '.join(DENSE)}",
-        )
-    fields = dict(config)
-    if kind == "gpt2":
-        for old, new in GPT2_FIELDS.items():
-            if fields.get(old) is not None:
-                fields[new] = fields[old]
-        if fields.get("intermediate_size") is None and _is_size(fields.get("hidden_size")):
-            fields["intermediate_size"] = 4 * fields["hidden_size"]
-    missing = [key for key in NEEDED if fields.get(key) is None]
-    if missing:
-        raise InputError(
-            f"lacks {', '.join(missing)}", where=where, mend="give the model's whole config.json"
-        )
-    limits = dict.fromkeys(NEEDED, MAX_WIDTH) | {
-        "num_hidden_layers": MAX_LAYERS,
-        "vocab_size": MAX_VOCABULARY,
-    }
-    limits |= {"num_key_value_heads": MAX_WIDTH, "head_dim": MAX_WIDTH}
-    for key, limit in limits.items():
-        value = fields.get(key)
-        if value is not None and not (_is_size(value) and value <= limit):
-            raise InputError(
-                f"{key} = {value!r} is no size from 1 to {limit}", where=where, mend="mend the config"
-            )
+    kind = _covered(config, where)
+    fields = _sizes(config, kind, where)
     heads = fields["num_attention_heads"]
     kv_heads = fields.get("num_key_value_heads") or heads
     head_dim = fields.get("head_dim") or fields["hidden_size"] // heads
@@ -370,6 +324,64 @@ def _build(
         published=published,
         source=source,
     )
+
+
+def _covered(config: dict[str, Any], where: str) -> str:
+    """Return the model_type of a dense decoder. Raises InputError for any other model."""
+    kind = config.get("model_type")
+    for key in EXPERTS:
+        if config.get(key):
+            raise InputError(
+                f"is a mixture of experts ({key} = {config[key]}), which the planner does not cover",
+                where=where,
+                mend="dense decoders only: weights are all its parameters x 2 bytes, the rest must be measured",
+            )
+    for key in MODALITIES:
+        if config.get(key):
+            raise InputError(
+                f"has a {key.removesuffix('_config')} part, which the planner does not cover",
+                where=where,
+                mend="give its text part's config alone (text_config as a config.json of its own)",
+            )
+    if not isinstance(kind, str):
+        raise InputError(
+            "has no model_type", where=where, mend="give the config.json of a transformers model"
+        )
+    if kind not in DENSE:
+        raise InputError(
+            f"model_type {kind!r} is not covered{did_you_mean(kind, DENSE)}",
+            where=where,
+            mend=f"covered are the dense decoders {', '.join(DENSE)}",
+        )
+    return kind
+
+
+def _sizes(config: dict[str, Any], kind: str, where: str) -> dict[str, Any]:
+    """Return the config under the names of the other decoders. Raises InputError where a size lacks or is none."""
+    fields = dict(config)
+    if kind == "gpt2":
+        for old, new in GPT2_FIELDS.items():
+            if fields.get(old) is not None:
+                fields[new] = fields[old]
+        if fields.get("intermediate_size") is None and _is_size(fields.get("hidden_size")):
+            fields["intermediate_size"] = 4 * fields["hidden_size"]
+    missing = [key for key in NEEDED if fields.get(key) is None]
+    if missing:
+        raise InputError(
+            f"lacks {', '.join(missing)}", where=where, mend="give the model's whole config.json"
+        )
+    limits = dict.fromkeys(NEEDED, MAX_WIDTH) | {
+        "num_hidden_layers": MAX_LAYERS,
+        "vocab_size": MAX_VOCABULARY,
+    }
+    limits |= {"num_key_value_heads": MAX_WIDTH, "head_dim": MAX_WIDTH}
+    for key, limit in limits.items():
+        value = fields.get(key)
+        if value is not None and not (_is_size(value) and value <= limit):
+            raise InputError(
+                f"{key} = {value!r} is no size from 1 to {limit}", where=where, mend="mend the config"
+            )
+    return fields
 
 
 def _is_size(value: Any) -> bool:

@@ -207,32 +207,6 @@ def answer(
     person_hour = table.person if person is None else person
     factor, shown = _exchange(table, currency, exchange)
     money = cost(hours, gpus, an_hour, people_hours, person_hour, buffer)
-    bought = None
-    if card:
-        watts = find(card).watts
-        try:
-            price = table.of("buy", card) if purchase is None else purchase
-        except InputError:
-            price = 0.0
-        if price and watts:
-            sold = price / 2 if resale is None else resale
-            even = break_even(
-                price,
-                sold,
-                an_hour,
-                watts,
-                table.electricity,
-                idle_watts=idle_watts,
-                hours_a_month=hours_a_month,
-            )
-            bought = {
-                "purchase": price * factor,
-                "resale": sold * factor,
-                "hours": even.hours,
-                "months": even.months,
-                "saved_an_hour": even.saved_an_hour * factor,
-                "hours_a_month": hours_a_month,
-            }
     return {
         "currency": shown,
         "as_of": table.as_of,
@@ -247,8 +221,42 @@ def answer(
         "people": money.people * factor,
         "people_share": money.people_share,
         "total": [one * factor for one in money.total],
-        "break_even": bought,
+        "break_even": _bought(table, card, an_hour, factor, purchase, resale, hours_a_month, idle_watts),
         "traps": list(TRAPS),
+    }
+
+
+def _bought(
+    table: Prices,
+    card: str | None,
+    an_hour: float,
+    factor: float,
+    purchase: float | None,
+    resale: float | None,
+    hours_a_month: float,
+    idle_watts: float,
+) -> dict[str, Any] | None:
+    """Return when buying the card pays, in the currency that is `factor` of the table's; None where its price or power is not known."""
+    watts = find(card).watts if card else 0.0
+    if not card or not watts:
+        return None
+    try:
+        price = table.of("buy", card) if purchase is None else purchase
+    except InputError:
+        return None
+    if not price:
+        return None
+    sold = price / 2 if resale is None else resale
+    even = break_even(
+        price, sold, an_hour, watts, table.electricity, idle_watts=idle_watts, hours_a_month=hours_a_month
+    )
+    return {
+        "purchase": price * factor,
+        "resale": sold * factor,
+        "hours": even.hours,
+        "months": even.months,
+        "saved_an_hour": even.saved_an_hour * factor,
+        "hours_a_month": hours_a_month,
     }
 
 
