@@ -57,6 +57,9 @@ def test_a_ledger_that_was_cut_and_written_again_fails_its_anchor_only(lab: Path
     (problem,) = found["problems"]
     assert (problem["code"], problem["line"]) == ("anchor-missing", len(lines))
     assert "another entry stands there" in problem["message"]
+    before = kept.read_bytes()  # the only witness: a new anchor does not take its place
+    refused = labassist("audit", "--anchor", "-o", str(kept), cwd=lab, status=2)
+    assert f"see labassist audit --anchor {kept}" in refused.stderr and kept.read_bytes() == before
 
 
 @pytest.mark.slow
@@ -67,6 +70,19 @@ def test_a_signed_anchor_says_who_signed_and_notices_a_change(lab: Path, tmp_pat
     assert "signature with ED25519 key" in labassist("audit", "--anchor", str(kept), cwd=lab).stderr
     kept.write_text(kept.read_text().replace("-anchor ", "-anchor  ").replace("  ", " ") + "more\n")
     assert "does not fit the anchor" in labassist("audit", "--anchor", str(kept), cwd=lab, status=2).stderr
+
+
+@pytest.mark.fault
+def test_an_anchor_takes_the_place_of_an_anchor_only_and_of_its_signature(lab: Path, tmp_path: Path) -> None:
+    key, kept, own = tmp_path / "key", tmp_path / "anchor.txt", tmp_path / "own.txt"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    labassist("audit", "--anchor", "-o", str(kept), "--sign", str(key), cwd=lab)
+    labassist("audit", "--anchor", "-o", str(kept), cwd=lab)
+    assert answer("audit", "--anchor", str(kept), cwd=lab)["ok"] is True
+    own.write_text("what I must not forget\n")
+    refused = labassist("audit", "--anchor", "-o", str(own), cwd=lab, status=2)
+    assert "this is no anchor; name another" in refused.stderr
+    assert own.read_text() == "what I must not forget\n"
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -73,6 +74,28 @@ def test_tables_hold_every_run_and_every_value(lab: Path, runs: list[dict[str, A
     for step, value in whole.series["loss"].items():
         text = read[step]["loss"]
         assert curves.same_value(decode_number(text if ":" in text else float(text)), value)
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("words", [("export", "--all", "--to", "html", "-o"), ("curve", "@last", "--csv")])
+def test_what_cannot_be_written_whole_leaves_what_was_there(
+    lab: Path, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    place = tmp_path / "handed.out"
+    labassist(*words, str(place), cwd=lab)
+    before = place.read_bytes()
+    line = shlex.join([sys.executable, "-m", "labassist", *words, str(place)])
+    limited = ["bash", "-c", f"ulimit -f 1; exec {line}"]
+    done = subprocess.run(limited, cwd=lab, capture_output=True, text=True, check=False)
+    assert len(before) > 1024 and done.returncode == 2, done.stderr
+    assert "cannot be written: File too large" in done.stderr
+    assert place.read_bytes() == before and list(tmp_path.iterdir()) == [place]
+
+
+def test_an_export_does_not_make_a_folder_called_minus(lab: Path) -> None:
+    done = labassist("export", "@last", "--to", "csv", "-o", "-", cwd=lab, status=2)
+    assert "goes to a file or a folder" in done.stderr and not (lab / "-").exists()
+    assert labassist("curve", "@last", "--csv", "/dev/stdout", cwd=lab).stdout.startswith("step,")
 
 
 class Page(HTMLParser):

@@ -41,6 +41,7 @@ def curve(args: argparse.Namespace) -> int:
     from labassist.errors import InputError, LedgerError
     from labassist.ledger import curves
     from labassist.ledger.curve_table import chosen, csv_text
+    from labassist.record.durable import hand_out
     from labassist.record.protocol import metrics_file
 
     _workspace, ledger = opened(args)
@@ -60,7 +61,7 @@ def curve(args: argparse.Namespace) -> int:
             print(text, end="")
         else:
             try:
-                Path(args.csv).expanduser().write_text(text)
+                hand_out(Path(args.csv).expanduser(), text)
             except OSError as error:
                 raise LedgerError(f"cannot be written: {error.strerror}", where=args.csv) from error
             say(f"wrote {args.csv}")

@@ -23,6 +23,7 @@ def html(args: argparse.Namespace) -> int:
     from labassist.export.facts import facts
     from labassist.export.page import page
     from labassist.ledger.entries import Head
+    from labassist.record.durable import hand_out
     from labassist.runs.absorb import now
 
     def write(ledger: Ledger, runs: list[dict[str, Any]], place: Path) -> int:
@@ -30,7 +31,7 @@ def html(args: argparse.Namespace) -> int:
         head = Head(journal.head, journal.entries, journal.bytes)
         text = page([facts(ledger, run) for run in runs], head, now()[:19].replace("T", " ") + " UTC")
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text, encoding="utf-8")
+        hand_out(place, text)
         return 1
 
     return _write(args, "labassist.html", write)

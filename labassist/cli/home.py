@@ -97,6 +97,9 @@ def export(args: argparse.Namespace) -> int:
         raise InputError(
             "name the runs, or give --all", where="export", mend="labassist export @last --to bundle"
         )
+    if args.output == "-":
+        mend = "name one; `labassist curve RUN --csv -` prints a curve"
+        raise InputError("an export goes to a file or a folder", where="-o -", mend=mend)
     return FORMATS[args.to](args)
 
 

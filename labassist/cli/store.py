@@ -93,13 +93,16 @@ def audit(args: argparse.Namespace) -> int:
     if args.sign and not args.output:
         raise InputError("there is no file to sign", where="--sign", mend="name it with -o FILE")
     kept, signed = anchor.read(args.anchor) if args.anchor else (None, "")
+    if args.output:
+        kept = anchor.replaced(Path(args.output).expanduser())
     workspace = Workspace.find(args.workspace)
     found = verify(workspace.ledger, workspace.root, args.run, anchor=kept, take_anchor=args.anchor == "")
     if signed:
         say(f"note: {signed}")
     if (args.output or args.git_note) and found.anchor is not None and not found.ok:
+        see = f"labassist audit --anchor {args.output}" if kept else "labassist audit"
         raise InputError(
-            "a ledger with problems is not anchored", where=str(workspace.ledger), mend="see audit"
+            "a ledger with problems is not anchored", where=str(workspace.ledger), mend=f"see {see}"
         )
     if args.output and found.anchor is not None:
         key = Path(args.sign).expanduser() if args.sign else None

@@ -11,6 +11,7 @@ from typing import Any
 from labassist.export.facts import own_curve
 from labassist.ledger.curve_table import csv_text
 from labassist.ledger.store import Ledger
+from labassist.record.durable import hand_out
 
 FIRST = (
     *("id", "job", "kind", "state", "mode", "seed", "threads", "profile", "created", "ended", "seconds", "exit"),
@@ -27,13 +28,13 @@ def write(ledger: Ledger, runs: list[dict[str, Any]], folder: Path) -> list[Path
     """Write `runs.csv` and `curves/<run>.csv` into a folder, and return the files. Raises OSError."""
     (folder / "curves").mkdir(parents=True, exist_ok=True)
     table = folder / "runs.csv"
-    table.write_text(runs_text(runs), encoding="utf-8")
+    hand_out(table, runs_text(runs))
     written = [table]
     for run in runs:
         curve = own_curve(ledger, run)
         if curve.series:
             place = folder / "curves" / f"{run['id']}.csv"
-            place.write_text(csv_text(curve, list(curve.series)), encoding="utf-8")
+            hand_out(place, csv_text(curve, list(curve.series)))
             written.append(place)
     return written
 

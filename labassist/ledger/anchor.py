@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from labassist.errors import CodeError, InputError, LedgerError
 from labassist.ledger.entries import Entry
+from labassist.record.durable import hand_out
 from labassist.workspace import FALLBACK_IDENTITY
 
 _LINE = re.compile(r"labassist-anchor ([0-9a-f]{64}) ([1-9][0-9]*) (\S+Z)")
@@ -70,14 +71,31 @@ def read(given: str) -> tuple[Anchor, str]:
     return Anchor(match[1], int(match[2]), match[3]), signed
 
 
+def replaced(path: Path) -> Anchor | None:
+    """Return the anchor that stands where a new one is to be written. Raises InputError on any other file.
+
+    It is what shows that the ledger was not cut, so it goes only where the ledger still has its entry.
+    """
+    if not path.is_file():
+        return None
+    try:
+        return read(str(path))[0]
+    except InputError as error:
+        raise InputError(
+            f"a file is there that is not to be written over: {error.what}",
+            where=f"-o {path}",
+            mend="name another",
+        ) from error
+
+
 def write(anchor: Anchor, path: Path, key: Path | None = None) -> None:
     """Write an anchor to a file, and with an ssh key its signature beside it, as `<file>.sig`. Raises LedgerError."""
     try:
-        path.write_text(anchor.line + "\n")
+        hand_out(path, anchor.line + "\n")
+        path.with_name(path.name + ".sig").unlink(missing_ok=True)  # it was of the anchor before
     except OSError as error:
         raise LedgerError(f"the anchor cannot be written: {error.strerror}", where=str(path)) from error
     if key is not None:
-        path.with_name(path.name + ".sig").unlink(missing_ok=True)
         done = _ssh_keygen("-Y", "sign", "-n", _NAMESPACE, "-f", str(key), str(path))
         if done.returncode:
             raise LedgerError(

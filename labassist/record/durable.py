@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -20,6 +21,22 @@ def replace_file(path: Path, data: bytes) -> None:
     write_file(partial, data)
     partial.replace(path)
     sync_folder(path.parent)
+
+
+def hand_out(path: Path, text: str) -> None:
+    """Write a text where a person asked for it: whole, or what was there stays. A device or a pipe is written to."""
+    if path.exists() and (not path.is_file() or path.is_relative_to("/dev")):
+        path.write_text(text, encoding="utf-8")
+        return
+    place = path.resolve()
+    partial = place.with_name(place.name + ".part")
+    try:
+        write_file(partial, text.encode())
+        partial.replace(place)
+    except OSError:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise
 
 
 def sync_file(path: Path) -> None:
