@@ -161,10 +161,15 @@ def test_a_full_disk_leaves_no_half_bundle_and_no_half_import(lab: Path, disk: P
     filler = fill(disk, 100_000)
     done = labassist("import", str(tmp_path / "all.tar"), cwd=home, status=2)
     assert "No space left" in done.stderr and len(done.stderr.splitlines()) == 1
+    assert "free some space where this workspace is" in done.stderr
     assert little.lines(home) == []
     filler.unlink()
     assert len(answer("import", str(tmp_path / "all.tar"), cwd=home)["new"]) == 1
     assert problems(home) == set()
+    filler = fill(disk, 100_000)
+    done = labassist("replay", "@last", cwd=home, status=2)
+    assert "no space left on this disk; free some space there" in done.stderr and len(done.stderr) < 1000
+    assert os.listdir(home / ".labassist" / "scratch") == []
 
 
 @pytest.mark.slow

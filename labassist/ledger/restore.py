@@ -16,6 +16,9 @@ from labassist.ledger.objects import Objects
 from labassist.ledger.records import Code, Kept
 from labassist.record.protocol import file_sha256
 
+_ROOM = 1 << 20
+"""Bytes; git says that it cannot write a file and not why, and with less than this it is the disk."""
+
 
 def restore(code: Code, objects: Objects, repository: Path, into: Path) -> None:
     """Write the code of a run into `into`, which must be empty or absent, and verify every file of it.
@@ -101,10 +104,13 @@ def _write_tree(git: Private) -> None:
     try:
         git.run("checkout-index", "--all", "--force")
     except CodeError as error:
+        if shutil.disk_usage(git.work_tree).free < _ROOM:
+            what, mend = "the code cannot be written: no space left on this disk", "free some space there"
+            raise RestoreError(what, where=str(git.work_tree), mend=mend) from error
         mend = "install the program of this filter, and fetch its content (git lfs fetch)"
-        raise RestoreError(
-            error.what, where=error.where, mend=mend if "filter" in error.what else ""
-        ) from error
+        first, *more = error.what.splitlines()
+        what = f"{first} (and {len(more)} lines like it)" if len(more) > 2 else error.what
+        raise RestoreError(what, where=error.where, mend=mend if "filter" in error.what else "") from error
 
 
 def _check_out_submodules(code: Code, ledger: Path, repo: Repository, into: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from labassist.errors import LedgerError
-from labassist.runs.remote import LOST, Remote, fetch_rest
+from labassist.runs.remote import LOST, Remote, fetch_rest, unwritten
 
 Say = Callable[[str], None]
 
@@ -88,4 +88,5 @@ def _unpack(out: IO[bytes], wanted: dict[str, There], mirror: Path, came: set[st
     except tarfile.ReadError:
         return  # the stream was cut: whoever opened it knows why, and what is missing is seen
     except OSError as error:
-        raise LedgerError(f"cannot be written: {error.strerror}", where=str(mirror), mend=LOST) from error
+        what = f"cannot be written: {error.strerror}"
+        raise LedgerError(what, where=str(mirror), mend=unwritten(error)) from error

@@ -7,6 +7,7 @@ A bundle is a plain tar: `origins/<run>.json` (the lines of the journal that mad
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
@@ -305,7 +306,11 @@ def read(path: Path, staging: Path) -> Parcel:
         index = None
     except (OSError, ValueError) as error:
         what = error.strerror if isinstance(error, OSError) else "its index is no JSON"
-        raise LedgerError(f"the bundle cannot be unpacked: {what}", where=str(path)) from error
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        mend = (
+            "free some space where this workspace is, and do it again: nothing was imported" if full else ""
+        )
+        raise LedgerError(f"the bundle cannot be unpacked: {what}", where=str(path), mend=mend) from error
     if index is None:
         raise LedgerError("the bundle was cut: its end is not there", where=str(path), mend="copy it again")
     if index.get("format") != FORMAT or index.get("version", 0) > VERSION:

@@ -6,6 +6,7 @@ there: a shell with the usual GNU programs.
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import subprocess
@@ -99,12 +100,23 @@ class Remote:
         """Return the error for a remote command that failed: a lost link, or what it said itself."""
         words = " ".join(complaint.decode("utf-8", "replace").split()[-40:]) or f"exit status {status}"
         if status == _SSH_FAILED:
-            return LedgerError(f"the link failed: {words}", where=self.host, mend=LOST)
+            mend = f"see that `ssh {self.host}` works, then {LOST}"
+            return LedgerError(f"the link failed: {words}", where=self.host, mend=mend)
         return LedgerError(words, where=str(self))
+
+
+def unwritten(error: OSError) -> str:
+    """Return the mend of a file that could not be written here."""
+    return f"free some space, then {LOST}" if error.errno in (errno.ENOSPC, errno.EDQUOT) else LOST
 
 
 def parse(text: str) -> Remote | Path:
     """Return a place as a person names it: `HOST:PATH` on another machine, else a path here. Raises InputError."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        shown = os.fsencode(text).decode(errors="backslashreplace")
+        raise InputError("the name is not UTF-8", where=shown, mend="rename it there") from error
     host, colon, path = text.partition(":")
     if not colon or "/" in host or not host:
         return Path(text).expanduser()
@@ -132,7 +144,7 @@ def fetch_rest(source: Remote, target: Path, size: int) -> None:
             source.stream(f"tail -c +{have + 1} {source.quoted}", b"", take)
         except OSError as error:
             raise LedgerError(
-                f"cannot be written: {error.strerror}", where=str(partial), mend=LOST
+                f"cannot be written: {error.strerror}", where=str(partial), mend=unwritten(error)
             ) from error
     if partial.stat().st_size < size:
         raise LedgerError("the link was lost", where=source.host, mend=LOST)
