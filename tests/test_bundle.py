@@ -99,6 +99,30 @@ def test_a_ledger_copied_without_its_repository_says_how_the_commits_are_brought
 
 
 @pytest.mark.slow
+def test_runs_of_a_repository_with_long_ids_come_into_one_of_their_kind(home: Path, tmp_path: Path) -> None:
+    def long(name: str) -> Path:
+        folder = tmp_path / name
+        folder.mkdir()
+        git(folder, "init", "-q", "--object-format=sha256")
+        (folder / "make.sh").write_text("echo made > out.txt\n")
+        git(folder, "add", "-A")
+        git(folder, "commit", "-q", "-m", "start")
+        labassist("new", ".", cwd=folder)
+        return folder
+
+    made, path = long("made"), tmp_path / "long.tar"
+    labassist("run", "--out", "out.txt", "--", "sh", "make.sh", cwd=made)
+    labassist("export", "--all", "--to", "bundle", "-o", str(path), cwd=made)
+    refused = labassist("import", str(path), cwd=home, status=2)
+    assert "are SHA-256" in refused.stderr and "--object-format=sha256" in refused.stderr
+    assert documents(home) == {}
+    other = long("other")
+    shutil.rmtree(made)
+    labassist("import", str(path), cwd=other)
+    assert answer("replay", "@last", cwd=other)["verdict"] == "BITWISE"
+    assert answer("audit", cwd=other)["ok"] is True
+
+
 def test_a_second_import_brings_nothing_and_a_resume_goes_on(bundle: Path, home: Path) -> None:
     answer("import", str(bundle), cwd=home)
     entries = len(little.lines(home))

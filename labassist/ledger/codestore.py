@@ -6,6 +6,8 @@ which looks there first and then in `ledger/code.git`.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -142,7 +144,7 @@ def unpack(
     file: Path, ledger: Path, runs: Sequence[str], places: dict[str, str], shallow: Sequence[str]
 ) -> None:
     """Put a bundle's commits into the ledger's own repository, pinned for these runs. Raises CodeError."""
-    store = _made(ledger)
+    store = _made(ledger, _format_of(file))
     if shallow:
         known = set((store / "shallow").read_text().split()) if (store / "shallow").exists() else set()
         (store / "shallow").write_text("".join(f"{one}\n" for one in sorted(known | set(shallow))))
@@ -165,19 +167,53 @@ def set_places(ledger: Path, places: dict[str, str]) -> None:
 
 def fetch(ledger: Path, url: str, ssh: Sequence[str]) -> None:
     """Fetch every pinned commit of another repository into the ledger's own. Raises CodeError."""
-    _made(ledger)
+    _made(ledger, None)
     specs = [f"+{space}*:{space}*" for space in (RUNS, MODULES)]
     words = ("-c", "core.fsync=all", "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", url, *specs)
-    _must(ledger, *words, env={"GIT_SSH_COMMAND": shlex.join(ssh)})
+    try:
+        _must(ledger, *words, env={"GIT_SSH_COMMAND": shlex.join(ssh)})
+    except CodeError as error:
+        if "mismatched algorithms" in error.what:
+            raise _other_format(ledger, "of another kind (SHA-1 or SHA-256)") from error
+        raise
 
 
-def _made(ledger: Path) -> Path:
-    """Return the ledger's own repository, made where it is missing."""
+def _made(ledger: Path, wanted: str | None) -> Path:
+    """Return the ledger's own repository, made where it is missing, of the workspace's object format.
+
+    Git cannot read objects of two formats at once, and an export reads both repositories. Raises CodeError
+    where `wanted` is another one.
+    """
     store = ledger / NAME
-    if not (store / "HEAD").is_file():
+    there = (store / "HEAD").is_file()
+    have = wanted or "sha1"
+    with contextlib.suppress(CodeError):  # no repository, or one that git refuses
+        around = kept(ledger, ledger) if there else open_repository(ledger.parent)
+        if around is not None:
+            have = around.run("rev-parse", "--show-object-format").decode().strip()
+    if wanted and wanted != have:
+        raise _other_format(ledger, wanted.upper().replace("SHA", "SHA-"))
+    if not there:
         ledger.mkdir(parents=True, exist_ok=True)
-        _must(ledger, "init", "--quiet", "--bare", "--template=", str(store))
+        _must(ledger, "init", "--quiet", "--bare", "--template=", f"--object-format={have}", str(store))
     return store
+
+
+def _format_of(bundle: Path) -> str:
+    """Return the object format of a git bundle; only one that is not SHA-1 says it."""
+    with bundle.open("rb") as file:
+        head = itertools.takewhile(lambda line: line.startswith((b"#", b"@")), file)
+        found = [line.strip().partition(b"=")[2] for line in head if line.startswith(b"@object-format=")]
+    return found[0].decode() if found else "sha1"
+
+
+def _other_format(ledger: Path, kind: str) -> CodeError:
+    return CodeError(
+        f"the commits of these runs are {kind}, and git cannot hold them beside those of this workspace",
+        where=str(ledger.parent),
+        mend="import them into a workspace in a repository of their kind: "
+        "git init --object-format=sha256 DIR && labassist new DIR",
+    )
 
 
 def _branches(workspace: Path, sources: dict[Path, Repository]) -> dict[str, str]:
