@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ckpt_layouts import FORMATS, STEP, hf, ours
+from ckpt_layouts import FORMATS, hf, ours
 from ckpt_removal import REMOVERS
+from ckpt_states import STEP
 from command import answer, labassist
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -238,7 +239,7 @@ def test_a_folder_says_which_one_to_resume_from(tmp_path: Path) -> None:
 
 def _at_step(folder: Path, step: int) -> None:
     import torch
-    from ckpt_layouts import optimizer_state, scheduler_state, weights
+    from ckpt_states import optimizer_state, scheduler_state, weights
 
     torch.save(optimizer_state(weights(), step), folder / "optimizer.pt")
     torch.save(scheduler_state(step), folder / "scheduler.pt")

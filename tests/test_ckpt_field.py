@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import ckpt_layouts as make
+import ckpt_states
 import pytest
 import torch
+from ckpt_cases import another_run, closed, seal, sealed, without_rights
 from command import QUICK, answer, labassist
-from test_ckpt_findings import another_run, closed, seal, sealed, without_rights
 
 from labassist.errors import InputError
 from labassist.resume.allow import trust
@@ -76,7 +77,7 @@ def test_a_loop_that_counts_its_own_way_is_not_blamed(
 
 def test_a_scheduler_stepped_once_an_epoch_is_no_fault_with_accelerate(tmp_path: Path) -> None:
     path = make.accelerate(tmp_path)
-    torch.save(make.scheduler_state(2), path / "scheduler.bin")
+    torch.save(ckpt_states.scheduler_state(2), path / "scheduler.bin")
     assert codes(check(path), "warning", "error") == set()
 
 
@@ -116,7 +117,10 @@ def test_of_two_runs_in_one_folder_the_later_ones_files_are_whole(tmp_path: Path
         ({"state": {}, "param_groups": [{"betas": (0.9, 0.99), "params": [0, 1, 2]}]}, "absent", "DEGRADED"),
         ({"state": {}, "param_groups": [{"momentum": 0.9, "params": [0, 1, 2]}]}, "absent", "DEGRADED"),
         (
-            {"state": {0: {"step": make.STEP}}, "param_groups": [{"betas": (0.9, 0.99), "params": [0]}]},
+            {
+                "state": {0: {"step": ckpt_states.STEP}},
+                "param_groups": [{"betas": (0.9, 0.99), "params": [0]}],
+            },
             "absent",
             "DEGRADED",
         ),
@@ -180,8 +184,8 @@ def test_one_of_ours_without_its_manifest_is_broken_under_any_name(tmp_path: Pat
 
 
 def test_the_generators_of_a_plain_file_are_known_by_the_names_that_people_use(tmp_path: Path) -> None:
-    tensors = make.weights()
-    held = {"model": tensors, "optimizer": make.optimizer_state(tensors), "scheduler": None}
+    tensors = ckpt_states.weights()
+    held = {"model": tensors, "optimizer": ckpt_states.optimizer_state(tensors), "scheduler": None}
     torch.save(held | {"torch_rng": torch.get_rng_state(), "dataloader": {"at": 3}}, tmp_path / "mine.pt")
     assert check(tmp_path / "mine.pt").verdict == "EXACT"
     torch.save(held, tmp_path / "mine.pt")
@@ -191,7 +195,7 @@ def test_the_generators_of_a_plain_file_are_known_by_the_names_that_people_use(t
 
 def test_a_folder_with_loose_files_beside_folders_reports_all(tmp_path: Path) -> None:
     make.hf(tmp_path)
-    torch.save({"model": make.weights(), "step": 9000}, tmp_path / "best.pt")
+    torch.save({"model": ckpt_states.weights(), "step": 9000}, tmp_path / "best.pt")
     shutil.copy(tmp_path / "checkpoint-5" / "model.safetensors", tmp_path)
     shutil.copy(tmp_path / "checkpoint-5" / "training_args.bin", tmp_path)
     several = inspect(tmp_path)
@@ -213,7 +217,7 @@ def test_a_run_is_checked_by_its_id_or_its_folder(tmp_path: Path) -> None:
     path = sealed(tmp_path)
     run = tmp_path / "ledger" / "runs" / "0123abcd"
     (run / "order.json").write_text("{}")
-    assert answer("ckpt", "check", str(run), cwd=tmp_path)["step"] == make.STEP
+    assert answer("ckpt", "check", str(run), cwd=tmp_path)["step"] == ckpt_states.STEP
     (path.parent.parent.parent / "ledger" / "runs" / "empty").mkdir()
     (tmp_path / "ledger" / "runs" / "empty" / "order.json").write_text("{}")
     for words, what in (("ledger/runs/empty", "no whole checkpoint"), ("", "an empty path")):
