@@ -30,6 +30,7 @@ from labassist.ledger.store import Ledger
 from labassist.workspace import Workspace
 
 layouts = pytest.importorskip("ckpt_layouts", reason="torch writes the checkpoints")
+ckpt_states = pytest.importorskip("ckpt_states", reason="torch writes the checkpoints")
 
 
 def keep(written: Written, number: int, *steps: int, **more: Any) -> str:
@@ -49,11 +50,11 @@ def write_checkpoint(folder: Path, step: int) -> None:
     """Let the saver write one."""
     from labassist.record.checkpoint import Saver
 
-    tensors = layouts.weights()
+    tensors = ckpt_states.weights()
     states = {
         "model": tensors,
-        "optimizer": layouts.optimizer_state(tensors, step),
-        "scheduler": layouts.scheduler_state(step),
+        "optimizer": ckpt_states.optimizer_state(tensors, step),
+        "scheduler": ckpt_states.scheduler_state(step),
         "scaler": None,
         "data_position": {"epoch": 0, "drawn": 8 * step},
     }
@@ -113,7 +114,7 @@ def test_of_runs_that_wrote_into_one_folder_only_the_last_ones_checkpoint_stands
     runs = [written.run(number, [3.0, 2.5], total_steps=40) for number in (1, 2)]
     with Ledger.open(written.workspace.ledger) as ledger:
         for number, run in enumerate(runs):
-            name = f"checkpoints/step-{layouts.STEP:08d}.manifest.json"
+            name = f"checkpoints/step-{ckpt_states.STEP:08d}.manifest.json"
             place = ledger.run_folder(run) / name
             place.parent.mkdir(exist_ok=True)
             told = {"folder": "out/checkpoint-5", "files": {}, "run": run}
