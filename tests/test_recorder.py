@@ -87,7 +87,7 @@ recorder.finish(20, "done")
     done = python(code, run_dir)
     assert done.returncode == 0, done.stderr
     rows = lines(run_dir / "metrics-rank0.jsonl")
-    assert [row["step"] for row in rows] == list(range(1, 21)) and rows[-1]["loss"] == 0.05
+    assert [row["step"] for row in rows] == list(range(1, 21)) and rows[-1]["loss"] == pytest.approx(0.05)
     times = [row["t"] for row in rows]
     assert all(later - earlier >= 0.009 for earlier, later in itertools.pairwise(times))
 
