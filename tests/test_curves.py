@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labassist.errors import LedgerError
+from labassist.errors import InputError, LedgerError
 from labassist.ledger.curves import Series, Tail, encode, joined, read_curve, same_value
 from labassist.ledger.store import Ledger
+from labassist.runs.resume import lineage
 
 ODD_NAN = "nan:fff80000deadbeef"
 
@@ -182,9 +183,13 @@ def test_a_broken_lineage_is_said(tmp_path: Path) -> None:
     ledger.write("start", {"id": "a", "resumed_from": {"run": "gone", "step": 4}})
     with pytest.raises(LedgerError, match="names the run gone, which is not in this ledger"):
         joined(ledger, "a")
+    with pytest.raises(InputError, match="it goes on from run gone, which is not in this ledger"):
+        lineage(ledger, ledger.find("a"))
     ledger.write("start", {"id": "gone", "resumed_from": {"run": "a", "step": 4}})
     with pytest.raises(LedgerError, match="runs in a circle"):
         joined(ledger, "a")
+    with pytest.raises(InputError, match="run gone: it goes on from run a, which goes on from it"):
+        lineage(ledger, ledger.find("a"))
 
 
 def test_many_steps_take_few_bytes(tmp_path: Path) -> None:

@@ -203,14 +203,19 @@ def checkpoint_folder(ledger: Ledger, run_id: str, step: int) -> Path:
 
 
 def lineage(ledger: Ledger, document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the segments of a lineage, the first one first, ending with `document`."""
+    """Return the segments of a lineage, the first one first, ending with `document`.
+
+    Raises InputError where one of them is not in the ledger, or the lineage is a circle.
+    """
     chain = [document]
     while chain[0].get("resumed_from"):
         earlier = ledger.run(chain[0]["resumed_from"]["run"])
-        if earlier is None:
+        if earlier is None or any(earlier["id"] == one["id"] for one in chain):
+            what = "which is not in this ledger" if earlier is None else "which goes on from it"
             raise InputError(
-                f"it goes on from run {chain[0]['resumed_from']['run']}, which is not in this ledger",
+                f"it goes on from run {chain[0]['resumed_from']['run']}, {what}",
                 where=f"run {chain[0]['id']}",
+                mend="see labassist audit",
             )
         chain.insert(0, earlier)
     return chain
