@@ -47,9 +47,9 @@ def merge(args: argparse.Namespace) -> int:
     from labassist.cli import runs
     from labassist.cli.opening import opened
     from labassist.cli.output import say, written
-    from labassist.cli.run_plan import cores
     from labassist.errors import InputError
     from labassist.finetune.merge import find_adapter
+    from labassist.record.environment import cores
     from labassist.record.protocol import DEFAULT_SEED
     from labassist.runs.command import plan_command
     from labassist.runs.follow import Interrupts

@@ -126,6 +126,7 @@ MOST_THREADS_A_CORE = 4
 def chosen_threads(option: int | None, configured: object) -> int:
     """Return the thread count: the option, else the job's, else one a core."""
     from labassist.errors import InputError
+    from labassist.record.environment import cores
 
     wanted = option if option is not None else configured if isinstance(configured, int) else 0
     if option == 0 or wanted < 0:
@@ -137,10 +138,3 @@ def chosen_threads(option: int | None, configured: object) -> int:
             mend=f"take at most {MOST_THREADS_A_CORE * cores()}",
         )
     return wanted or cores()
-
-
-def cores() -> int:
-    """Return how many CPUs this process may use."""
-    import os
-
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

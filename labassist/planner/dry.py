@@ -6,8 +6,6 @@ import importlib.util
 import json
 import os
 import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 from labassist import own
@@ -50,37 +48,28 @@ def request(plan: Plan) -> dict[str, Any]:
     }
 
 
-def run(plan: Plan, *, python: str = sys.executable) -> dict[str, Any]:
+def run(plan: Plan) -> dict[str, Any]:
     """Run the dry-run engine and return its answer in bytes: loaded, peak, reserved, trainable.
 
     Raises InputError where the packages it needs are missing or the step cannot be run.
     """
     asked = request(plan)
-    if python == sys.executable:
-        needs = [
-            *NEEDS,
-            *(["peft"] if plan.adapted else []),
-            *(["bitsandbytes"] if plan.method == "qlora" else []),
-        ]
-        missing = [name for name in needs if importlib.util.find_spec(name) is None]
-        if missing:
-            raise InputError(
-                f"needs {', '.join(missing)}, which this Python has not",
-                where="--dry-run",
-                mend="pip install 'labassist[train]', or leave --dry-run out",
-            )
-    root = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    env = {
-        **os.environ,
-        "PYTHONPATH": path,
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-    }
+    needs = [
+        *NEEDS,
+        *(["peft"] if plan.adapted else []),
+        *(["bitsandbytes"] if plan.method == "qlora" else []),
+    ]
+    missing = [name for name in needs if importlib.util.find_spec(name) is None]
+    if missing:
+        raise InputError(
+            f"needs {', '.join(missing)}, which this Python has not",
+            where="--dry-run",
+            mend="pip install 'labassist[train]', or leave --dry-run out",
+        )
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
     try:
         done = subprocess.run(
-            [python, "-m", "labassist.planner.dryrun"],
+            own.start("labassist.planner.dryrun.__main__"),
             input=json.dumps(asked),
             env=env,
             capture_output=True,

@@ -5,6 +5,8 @@ They are read once, when the interpreter, OpenMP or CUDA starts, so a trainer ca
 
 from __future__ import annotations
 
+import os
+
 CUBLAS_WORKSPACE = ":4096:8"
 """Eight 4 MiB buffers a stream: one of the two settings with which cuBLAS promises equal results."""
 
@@ -30,3 +32,8 @@ def environment_for(mode: str, seed: int, threads: int) -> dict[str, str]:
     if mode == "exact":
         variables["CUBLAS_WORKSPACE_CONFIG"] = CUBLAS_WORKSPACE
     return variables
+
+
+def cores() -> int:
+    """Return how many CPUs this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

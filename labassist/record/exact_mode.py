@@ -15,7 +15,7 @@ from typing import Any
 
 from labassist.errors import InputError
 from labassist.record import protocol
-from labassist.record.environment import environment_for
+from labassist.record.environment import cores, environment_for
 
 _AGAIN = "LABASSIST_EXACT"
 """Set in the second start, so that there is no third."""
@@ -49,7 +49,7 @@ def _threads() -> int:
     told = os.environ.get("OMP_NUM_THREADS", "")
     if told.isdecimal() and int(told) > 0:
         return int(told)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores()
 
 
 def _start_again(wanted: dict[str, str]) -> None:
