@@ -7,6 +7,7 @@ import os
 import resource
 import shutil
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -295,3 +296,35 @@ def test_a_git_that_cannot_be_used_is_not_taken_for_none(lab: Path, tmp_path: Pa
     path = f"{tmp_path}:{os.environ['PATH']}"
     refused = labassist("run", "--", "python", "make.py", cwd=lab, status=2, env={"PATH": path})
     assert "git cannot be used" in refused.stderr and "git --version" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("note", "@last", "a\udcff"), "the note: not UTF-8: "),
+        (("run", "--note", "a\udcff", "--", "true"), "the note: not UTF-8: "),
+        (("run", "--", "echo", "a\udcff"), "the run's argv is not UTF-8: "),
+    ],
+)
+def test_what_is_not_utf8_is_named_and_nothing_is_kept(lab: Path, words: tuple[str, ...], says: str) -> None:
+    run(lab, "--", "true")
+    before = answer("runs", cwd=lab)
+    refused = labassist(*words, cwd=lab, status=2)
+    assert says in refused.stderr and "a\\xff" in refused.stderr
+    assert "write it in UTF-8" in refused.stderr
+    assert answer("runs", cwd=lab) == before
+
+
+@pytest.mark.fault
+def test_a_secret_in_the_name_of_an_output_a_folder_or_a_branch_is_not_kept(lab: Path) -> None:
+    token = "ghp_" + "b7Xk2Qm9" * 4 + "Lw3z"
+    refused = labassist("run", "--out", f"{token}.txt", "--", "true", cwd=lab, status=2)
+    assert "--out [redacted github-token].txt: the name holds a secret" in refused.stderr
+    (lab / token).mkdir()
+    again = labassist("run", "--", "true", cwd=lab / token, status=2)
+    assert "[redacted github-token]: the name holds a secret" in again.stderr
+    subprocess.run(["git", "checkout", "-q", "-b", token], cwd=lab, check=True)
+    assert run(lab, "--", "true")["code"]["branch"] == "[redacted github-token]"
+    subprocess.run(["git", "checkout", "-q", "-"], cwd=lab, check=True)
+    assert token not in refused.stderr + again.stderr
+    assert token not in (lab / "ledger" / "journal.jsonl").read_text()

@@ -26,9 +26,18 @@ def say(line: str) -> None:
 
 
 def written(text: str, what: str) -> str:
-    """Return what a person wrote as it is kept: without secrets, and a line says which were replaced."""
+    """Return what a person wrote as it is kept: without secrets, and a line says which were replaced.
+
+    Raises InputError on bytes that are no text.
+    """
+    from labassist.errors import InputError
     from labassist.ledger.secrets import redact_text
 
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        shown = os.fsencode(text).decode(errors="backslashreplace")
+        raise InputError(f"not UTF-8: {shown}", where=f"the {what}", mend="write it in UTF-8") from error
     kept = redact_text(text, os.environ)
     if kept != text:
         found = dict.fromkeys(re.findall(r"\[redacted [^\]]+\]", kept))

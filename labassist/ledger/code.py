@@ -143,7 +143,7 @@ class _Capture:
         return Code(
             vcs="git",
             commit=self.repo.head,
-            branch=self.repo.branch,
+            branch=secrets.redact_text(self.repo.branch),
             patch=self.objects.put(patch) if patch else "",
             extra=put_listing(self.extra, self.objects),
             changed=put_listing(self.changed, self.objects),

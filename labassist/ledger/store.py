@@ -246,9 +246,19 @@ class Ledger:
 
 def _check_size(document: dict[str, Any], most: int) -> None:
     """Refuse a run document that would make every later opening slow."""
+    sizes = {}
     try:
-        sizes = {name: len(canonical.dumps(value)) for name, value in document.items()}
+        for name, value in document.items():
+            sizes[name] = len(canonical.dumps(value))
         total = len(canonical.dumps(document))
+    except UnicodeEncodeError as error:
+        name = list(document)[len(sizes)]
+        bad = error.object.encode(errors="surrogateescape").decode(errors="backslashreplace")
+        raise LedgerError(
+            f"the run's {name} is not UTF-8: {bad}",
+            where=f"run {document['id']}",
+            mend="write it in UTF-8; a file with such a name must be renamed",
+        ) from error
     except (TypeError, ValueError) as error:
         raise LedgerError(f"a run document is not JSON: {error}", where=str(document["id"])) from error
     if total > most:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from labassist.errors import InputError
+from labassist.ledger import secrets
 from labassist.ledger.code import SCRIPTS, script_place
 from labassist.ledger.kept import listing
 from labassist.ledger.objects import Objects
@@ -45,8 +46,10 @@ def plan_command(
         )
     here = Path.cwd().resolve()
     cwd = here.relative_to(workspace.root) if here.is_relative_to(workspace.root) else Path()
+    _refuse_secret(cwd.as_posix())
     declared = []
     for output in outputs:
+        _refuse_secret(output, "--out ")
         path = Path(os.path.normpath(workspace.root / cwd / output))
         if not path.is_relative_to(workspace.root) or path == workspace.root:
             raise InputError(
@@ -68,6 +71,16 @@ def plan_command(
         cwd=str(cwd),
         script=script,
     )
+
+
+def _refuse_secret(name: str, before: str = "") -> None:
+    """Raise InputError on a path with a secret in it: a replay needs it as it is, and the ledger never stores one."""
+    for finding in secrets.scan(name):
+        raise InputError(
+            f"the name holds a secret ({finding.kind}), which the ledger never stores",
+            where=before + secrets.redact_text(name),
+            mend="give it another name",
+        )
 
 
 def job_name(argv: Sequence[str], script: Path | None) -> str:
