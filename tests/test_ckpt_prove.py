@@ -20,15 +20,15 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return new(tmp_path_factory.mktemp("prove") / "lab").workspace.root
 
 
-def without(lab: Path, name: str, line: str) -> str:
-    """Make a copy of the lab whose script does not keep a state, and return the copy's job."""
+def without(lab: Path, name: str, line: str, instead: str = "") -> str:
+    """Make a copy of the lab whose script lacks a line, as one that keeps a state, and return the copy's job."""
     import shutil
 
     folder = lab / "labs" / name
     shutil.copytree(lab / "labs" / "01-first-loop", folder)
     script = (folder / "train.py").read_text()
     assert line in script
-    script = script.replace(line, "").replace("labs/01-first-loop/", f"labs/{name}/")
+    script = script.replace(line, instead).replace("labs/01-first-loop/", f"labs/{name}/")
     (folder / "train.py").write_text(script)
     subprocess.run(["git", "add", "."], cwd=lab, check=True)
     subprocess.run(["git", "commit", "-qm", name], cwd=lab, check=True)
@@ -93,6 +93,17 @@ def test_a_job_that_keeps_less_diverges_and_the_culprit_is_named(
     )
     code = f"{culprit.replace('_', '-')}-missing"
     assert code in {one["code"] for one in found["check"]["findings"]}
+
+
+def test_a_job_that_cannot_go_on_is_said_with_where_it_says_why(lab: Path) -> None:
+    line = "    step = recorder.restore(states)\n"
+    job = without(lab, "05-no-way-on", line, f"{line}    assert step == 0, 'cannot load this'\n")
+    found = answer("ckpt", "prove", job, *JOB[1:], "--at", "25", cwd=lab, deadline=600, status=5)
+    resumed = found["runs"]["resumed"]
+    why, *lacks = found["likely_causes"]
+    assert why == f"the resumed run failed: exit status 1 (labassist logs {resumed})"
+    assert any("tensors, first" in line for line in lacks) and len(lacks) < 12
+    assert "cannot load this" in labassist("logs", resumed, cwd=lab).stdout
 
 
 def test_an_ablation_shows_what_each_state_is_worth(lab: Path) -> None:

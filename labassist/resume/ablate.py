@@ -9,7 +9,7 @@ from typing import Any
 from labassist.errors import InputError
 from labassist.ledger.curves import Curve
 from labassist.ledger.store import Ledger
-from labassist.resume.experiment import Experiment, Follow, Say, interrupt
+from labassist.resume.experiment import Experiment, Follow, Say, broken_off, interrupt
 from labassist.resume.findings import STATES
 from labassist.resume.prove import compare
 from labassist.runs.launch import Plan
@@ -151,7 +151,7 @@ _MEANINGS = {
 
 def _meaning(row: Row, resumed: dict[str, Any]) -> str:
     if resumed["state"] != "finished":
-        return f"the resumed run {resumed['state']}: {resumed.get('reason', '')}".rstrip(": ")
+        return broken_off(resumed)
     if row.verdict == "BITWISE":
         return (
             "everything restored: bit for bit the unbroken run"

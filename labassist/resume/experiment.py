@@ -135,6 +135,12 @@ def interrupt(
     return Experiment(workspace, ledger, follow, say, unbroken, interrupted, origins, report)
 
 
+def broken_off(resumed: dict[str, Any]) -> str:
+    """Say how a resumed run ended that did not finish, and where its own words are."""
+    why = f"the resumed run {resumed['state']}: {resumed.get('reason', '')}".rstrip(": ")
+    return f"{why} (labassist logs {resumed['id']})"
+
+
 def _due(kept: list[int], since: int, at: int) -> int:
     """Return the last step up to `at` of which the unbroken run has a checkpoint; 0 for none after `since`."""
     return max((step for step in kept if since < step <= at), default=0)

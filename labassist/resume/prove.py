@@ -11,7 +11,7 @@ from labassist.ledger.curves import Curve
 from labassist.ledger.records import Verdict
 from labassist.ledger.store import Ledger
 from labassist.resume import signature
-from labassist.resume.experiment import Experiment, Follow, How, Say, interrupt
+from labassist.resume.experiment import Experiment, Follow, How, Say, broken_off, interrupt
 from labassist.resume.signature import Signature
 from labassist.runs.launch import Plan
 from labassist.workspace import Workspace
@@ -98,8 +98,7 @@ def compare(made: Experiment, resumed: dict[str, Any]) -> tuple[Verdict, Signatu
     }
     read = signature.earliest([_read(made, *one, suspects) for one in pairs])
     if resumed["state"] != "finished":
-        why = f"the resumed run {resumed['state']}: {resumed.get('reason', '')}".rstrip(": ")
-        found.likely_causes.insert(0, why)
+        found.likely_causes.insert(0, broken_off(resumed))
         if found.verdict == "BITWISE":
             found.verdict = "INCOMPLETE"
     if found.verdict == "DIVERGED" and read.first:
