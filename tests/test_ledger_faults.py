@@ -323,6 +323,8 @@ def test_a_workspace_that_is_mounted_read_only_is_exported_and_says_how_to_repla
         for words, says in (
             (("replay", "@last"), f"replay there: labassist import {backup}"),
             (("leave", str(tmp_path)), "labassist export --all --to bundle -o PATH"),
+            (("import", str(tmp_path / "x.tar")), "into a workspace of your own: labassist new"),
+            (("pull", "box:lab"), "into a workspace of your own: labassist new"),
         ):
             done = labassist(*words, cwd=backup, status=2)
             assert "read-only" in done.stderr and says in done.stderr and len(done.stderr.splitlines()) == 1

@@ -11,6 +11,7 @@ from labassist.cli import exports
 
 if TYPE_CHECKING:
     from labassist.cli.parsing import Subparsers
+    from labassist.ledger.store import Ledger
     from labassist.runs.merge import Merged
 
 CHECKPOINTS = ("last", "all", "none")
@@ -192,6 +193,15 @@ def _told(merged: Merged, json: bool) -> int:
     return 1 if merged.refused else 0
 
 
+def _must_be_writable(ledger: Ledger) -> None:
+    """Raise LedgerError before anything is unpacked that could not be kept."""
+    from labassist.errors import LedgerError
+
+    if ledger.readonly:
+        mend = "bring the runs into a workspace of your own: labassist new DIR"
+        raise LedgerError("the ledger is read-only", where=str(ledger.folder), mend=mend)
+
+
 def pull(args: argparse.Namespace) -> int:
     """Bring runs home; 1 where one was passed over."""
     from labassist.cli.opening import opened
@@ -205,6 +215,7 @@ def pull(args: argparse.Namespace) -> int:
         mend = f"labassist import {args.source} takes what lies on this machine"
         raise InputError("names no host", where=args.source, mend=mend)
     workspace, ledger = opened(args)
+    _must_be_writable(ledger)
     most = None if args.outputs_up_to is None else args.outputs_up_to * 2**20
     merged = mirror(workspace, ledger, source, checkpoints=args.checkpoints, say=say, most=most)
     return _told(merged, args.json)
