@@ -31,7 +31,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from labassist.finetune import models  # noqa: E402
+from labassist.finetune import model_folder, models  # noqa: E402
 from labassist.record.environment import environment_for  # noqa: E402
 from labassist.runs.jobs import load_job, resolve  # noqa: E402
 from labassist.workspace import Workspace  # noqa: E402
@@ -139,8 +139,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="finetune-") as name:
         root = Path(name)
         (root / "labs").symlink_to(ROOT / "labs")
-        models.store(root).parent.mkdir(parents=True)
-        models.store(root).symlink_to(models.store(ROOT))
+        model_folder.store(root).parent.mkdir(parents=True)
+        model_folder.store(root).symlink_to(model_folder.store(ROOT))
         results = []
         for bits in (16, 4):
             loads = medians([load(root, bits) for _ in range(options.loads)])

@@ -9,7 +9,7 @@ import pytest
 
 from labassist.cli.finetune import no_adapter
 from labassist.errors import InputError, RestoreError
-from labassist.finetune import embedded, lineage, merge, models, risk
+from labassist.finetune import embedded, lineage, merge, model_folder, models, risk
 from labassist.record.protocol import Order
 
 
@@ -24,7 +24,7 @@ def folder(path: Path, *names: str, config: dict[str, object] | None = None) -> 
     (path / "config.json").write_text(json.dumps(config or {"model_type": "llama"}))
     for name in names:
         text = f"{name} of {path.name}"
-        (path / name).write_bytes(weights(text) if name.endswith(models.WEIGHTS) else text.encode())
+        (path / name).write_bytes(weights(text) if name.endswith(model_folder.WEIGHTS) else text.encode())
     return path
 
 
@@ -46,7 +46,7 @@ def test_a_folder_is_a_model_with_a_digest_that_follows_its_content(tmp_path: Pa
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
     shards = folder(tmp_path / "shards", "tokenizer.json", "model-1.safetensors")
-    (shards / models.INDEX).write_text(
+    (shards / model_folder.INDEX).write_text(
         json.dumps({"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}})
     )
     folder(tmp_path / "bare")
@@ -141,10 +141,10 @@ def test_code_of_a_model_runs_only_where_it_was_asked_for_by_name(tmp_path: Path
 
 def test_one_of_ours_that_was_changed_is_refused(tmp_path: Path) -> None:
     ours = folder(tmp_path / "store" / "ours", "model.safetensors", "tokenizer.json")
-    models.described("ours", ours, ours, {"source": "made", "licence": "mit"})
+    model_folder.described("ours", ours, ours, {"source": "made", "licence": "mit"})
     (ours / "model.safetensors").write_bytes(weights("altered"))
     with pytest.raises(InputError, match="model.safetensors is not as it was"):
-        models.described("ours", ours, ours, {"source": "", "licence": ""})
+        model_folder.described("ours", ours, ours, {"source": "", "licence": ""})
 
 
 @pytest.mark.fault
@@ -153,21 +153,21 @@ def test_a_making_that_was_killed_leaves_nothing_that_counts(tmp_path: Path) -> 
     left = target.parent / "m.partial"
     left.mkdir(parents=True)
     (left / "half").write_text("x")
-    with pytest.raises(KeyboardInterrupt), models.making(target) as made:
+    with pytest.raises(KeyboardInterrupt), model_folder.making(target) as made:
         assert not (made / "half").exists()
         (made / "weights").write_text("y")
         raise KeyboardInterrupt
     assert not target.exists() and not left.exists()
-    with models.making(target) as made:
+    with model_folder.making(target) as made:
         (made / "weights").write_text("z")
     assert (target / "weights").read_text() == "z"
-    with models.making(target) as made:
+    with model_folder.making(target) as made:
         assert made == target, "it is made once"
 
 
 def test_too_little_disk_is_said_before_anything_is_brought(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"takes 1000000000\.0 GB and .* GB are free"):
-        models.need_disk(tmp_path / "not" / "yet", 10**18, "it")
+        model_folder.need_disk(tmp_path / "not" / "yet", 10**18, "it")
 
 
 def test_a_file_that_is_not_the_packages_model_is_refused(tmp_path: Path) -> None:

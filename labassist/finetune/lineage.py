@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from labassist.finetune.models import Model
+from labassist.finetune.model_folder import Model
 from labassist.record.protocol import Order, file_sha256
 
 FILE = "labassist-lineage.json"

@@ -7,7 +7,7 @@ from typing import Any
 from labassist.data.rows import Sample
 from labassist.errors import InputError
 from labassist.finetune import load, tokens
-from labassist.finetune.models import Model
+from labassist.finetune.model_folder import Model
 
 
 def token_facts(samples: list[Sample], base: Model, limit: int, at: int) -> dict[str, Any]:

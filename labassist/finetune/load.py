@@ -6,7 +6,7 @@ from typing import Any
 
 from labassist.errors import InputError
 from labassist.finetune import tokens
-from labassist.finetune.models import Model
+from labassist.finetune.model_folder import Model
 
 
 def tokenizer(base: Model, *, chat: bool) -> Any:

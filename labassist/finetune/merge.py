@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from labassist.errors import InputError, LabError
-from labassist.finetune import lineage, models
-from labassist.finetune.models import Model
+from labassist.finetune import lineage, model_folder, models
+from labassist.finetune.model_folder import Model
 from labassist.record.durable import replace_file, sync_file, sync_folder
 from labassist.record.inspect import workspace_of
 from labassist.record.protocol import Order, file_sha256, read_order
@@ -59,7 +59,7 @@ def find_adapter(place: Path) -> Path:
 
 def _torn(folder: Path) -> str:
     """Return which file of an adapter was cut, and how; empty where none was."""
-    if fault := models.torn(folder / WEIGHTS):
+    if fault := model_folder.torn(folder / WEIGHTS):
         return f"{WEIGHTS} {fault}"
     try:
         json.loads((folder / CONFIG).read_bytes())
@@ -120,7 +120,7 @@ def doubt(adapter: Path, base: Model, root: Path) -> str:
     names = {Path(one).name.casefold() for one in (base.name, str(base.folder))}
     if Path(claim).name.casefold() in names or (root / claim).resolve() == base.folder.resolve():
         return ""
-    hub = models.HUB_ID.fullmatch(claim) and not (root / claim).is_dir()
+    hub = model_folder.HUB_ID.fullmatch(claim) and not (root / claim).is_dir()
     return f"{CONFIG} names {claim}, and the base is {base.name}" if hub or not known else ""
 
 
@@ -163,7 +163,7 @@ def merge(adapter: Path, base: Model, out: Path, facts: dict[str, Any]) -> dict[
     tokenizer = AutoTokenizer.from_pretrained(base.folder)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     plain = AutoModelForCausalLM.from_pretrained(base.folder, dtype=torch.bfloat16).to(device).eval()
-    models.need_disk(out.parent, 2 * sum(one.numel() for one in plain.parameters()), "the merged model")
+    model_folder.need_disk(out.parent, 2 * sum(one.numel() for one in plain.parameters()), "the merged model")
     check_shapes(adapter, plain)
 
     def logits(model: Any) -> Any:

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from labassist.finetune import models
-from labassist.finetune.models import RANDOM, Model, Say
+from labassist.finetune import model_folder
+from labassist.finetune.model_folder import RANDOM, Model, Say
 from labassist.planner import arch
 
 SEED = 0
@@ -35,14 +35,14 @@ def prepare(name: str, store: Path, say: Say) -> Model:
     }
     folder = store / f"random-{architecture.name}-{architecture.parameters}"
     if not folder.is_dir():
-        models.need_disk(store, 2 * architecture.parameters, f"random weights of {architecture.name}")
-        with models.making(folder) as made:
+        model_folder.need_disk(store, 2 * architecture.parameters, f"random weights of {architecture.name}")
+        with model_folder.making(folder) as made:
             if made != folder:
                 say(f"making random weights of {architecture.name} ({architecture.parameters / 1e9:.2f}e9)")
                 config = json.dumps(architecture.config | {"model_type": architecture.model_type})
-                models.apart("labassist.finetune.randomised", config, str(made), say=say)
-                models.described(name, made, made, facts)
-    return models.described(name, folder, folder, facts)
+                model_folder.apart("labassist.finetune.randomised", config, str(made), say=say)
+                model_folder.described(name, made, made, facts)
+    return model_folder.described(name, folder, folder, facts)
 
 
 def make(fields: dict[str, object], folder: Path) -> None:

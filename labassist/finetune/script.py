@@ -11,8 +11,8 @@ from typing import Any
 
 from labassist.data.rows import PROSE
 from labassist.errors import InputError
-from labassist.finetune import models
-from labassist.finetune.models import EMBEDDED, RANDOM
+from labassist.finetune import model_folder
+from labassist.finetune.model_folder import EMBEDDED, RANDOM
 
 NEEDED = ("model.name", "model.method", "lora.r", "optim.name", "layout", "data.train", "data.heldout")
 
@@ -172,7 +172,7 @@ def _model(document: dict[str, Any], root: Path) -> tuple[str, str, str]:
     name = document["config"]["model.name"]
     [given] = [one for one in document.get("inputs", []) if one["name"] == "model"] or [{}]
     facts = given.get("split", {})
-    if name != EMBEDDED and not name.startswith(RANDOM) and models.is_hub_id(name, root):
+    if name != EMBEDDED and not name.startswith(RANDOM) and model_folder.is_hub_id(name, root):
         return name, str(facts.get("revision", "")), str(facts.get("licence", ""))
     if name == EMBEDDED or name.startswith(RANDOM):
         name = str(Path(given.get("path", name)).parent)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from labassist.errors import InputError
-from labassist.finetune.models import WEIGHTS
+from labassist.finetune.model_folder import WEIGHTS
 from labassist.planner import arch, inference
 from labassist.planner.plan import Plan
 from labassist.runs.preflight import card

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from labassist.errors import InputError
-from labassist.finetune import lineage, models
+from labassist.finetune import lineage, model_folder, models
 from labassist.finetune.merge import CONFIG, WEIGHTS, find_adapter
-from labassist.finetune.models import Model, Say
+from labassist.finetune.model_folder import Model, Say
 from labassist.ledger.store import Ledger
 from labassist.record.protocol import file_sha256
 from labassist.runs.resume import last_checkpoint
@@ -120,7 +120,7 @@ def target(
 def _named(workspace: Workspace, ledger: Ledger, asked: str) -> tuple[str, str]:
     """Return the model's name and the merge run that it stands for. Raises InputError on a run that is no merge."""
     path = Path(asked).expanduser()
-    known = asked == models.EMBEDDED or asked.startswith(models.RANDOM) or "/" in asked
+    known = asked == model_folder.EMBEDDED or asked.startswith(model_folder.RANDOM) or "/" in asked
     if not asked.startswith("@") and (known or path.is_dir() or (workspace.root / path).is_dir()):
         inside = path.resolve() if path.is_dir() else path
         if inside.is_absolute() and inside.is_relative_to(workspace.root):
@@ -176,7 +176,7 @@ def _merged_by(workspace: Workspace, ledger: Ledger, model: Model, run: str) -> 
 
 def _folder_digest(model: Model) -> str:
     """Return what `runs.belongings.folder_digest` would, with the digests that the manifest has already."""
-    known = models.read_manifest(model.manifest)["files"]
+    known = model_folder.read_manifest(model.manifest)["files"]
     lines = ""
     for path in sorted(one for one in model.folder.rglob("*") if one.is_file()):
         inside = path.relative_to(model.folder).as_posix()
@@ -235,7 +235,7 @@ def _check_base(folder: Path, told: dict[str, Any], base: Target) -> None:
 def _misfit(adapter: Path, base: Path) -> str:
     """Return the first matrix of an adapter that has no place in a base's layers; empty where all have."""
     layers: dict[str, list[int]] = {}
-    for path in base.glob(f"*{models.WEIGHTS}"):
+    for path in base.glob(f"*{model_folder.WEIGHTS}"):
         layers |= shapes(path)
     for key, shape in shapes(adapter / WEIGHTS).items():
         name, _, side = key.removeprefix("base_model.model.").partition(".lora_")
