@@ -51,18 +51,11 @@ def weight_bytes(plan: Plan) -> int:
     return each * a.parameters + (4 * plan.trainable if plan.method == "lora" else 0)
 
 
-def trained_bytes(plan: Plan) -> int:
-    """Return the bytes of a number in the trained parameters, which is that of their gradients too."""
-    if plan.method == "lora":
-        return 4
-    return 2 if plan.dtype == "bf16" else 4
-
-
 def optimizer_bytes(plan: Plan) -> tuple[int, int]:
     """Return the bytes of the optimizer's state inside the allocator, and of paged state outside it."""
     kind = plan.optimizer
     if not kind.eight_bit and not kind.paged:
-        return kind.moments * trained_bytes(plan) * plan.trainable, 0
+        return kind.moments * plan.trained_bytes * plan.trainable, 0
     inside = outside = 0
     for count, copies, wide in _tensors(plan):
         in_8_bit = kind.eight_bit and not wide
@@ -102,7 +95,7 @@ def update_bytes(plan: Plan) -> int:
     moment); the fused form and bitsandbytes' kernels make none.
     """
     kind = plan.optimizer
-    return 0 if kind.in_place else trained_bytes(plan) * plan.trainable
+    return 0 if kind.in_place else plan.trained_bytes * plan.trainable
 
 
 def peak(plan: Plan) -> Peak:
@@ -119,9 +112,9 @@ def moments(plan: Plan) -> list[Peak]:
         "optimizer": shard.optimizer(plan, optimizer_bytes(plan)[0]),
         "workspace": CUBLAS_BYTES + shard.buffers(plan),
     }
-    gradients = shard.gradients(plan, trained_bytes(plan) * plan.trainable)
+    gradients = shard.gradients(plan, plan.trained_bytes * plan.trainable)
     full = plan.method == "full"
-    head_gradient = trained_bytes(plan) * a.head if full else 0
+    head_gradient = plan.trained_bytes * a.head if full else 0
     at_head = gradients if plan.keeps_gradients else 0
     copies = a.layers * one.copies
     kept = a.layers * (one.entry if plan.checkpointing else one.saved)
@@ -214,10 +207,10 @@ def _loss(plan: Plan) -> Loss:
     if plan.dtype == "mixed":
         tile += 2 * TILE_ENTRIES * a.hidden
     fp32 = tokens * a.hidden * 4 + (4 * a.head if plan.method == "full" else 0)
-    cast = tokens * a.hidden * c + (trained_bytes(plan) * a.head if plan.method == "full" else 0)
+    cast = tokens * a.hidden * c + (plan.trained_bytes * a.head if plan.method == "full" else 0)
     return Loss(picked + tile, picked + 36 * tokens + fp32 + max(tile, cast), 0)
 
 
 def _largest_gradient(plan: Plan) -> int:
     """Return the bytes of the largest weight's gradient in a block: a temporary before it is added or kept."""
-    return trained_bytes(plan) * max(matrix.count for matrix in plan.model.matrices)
+    return plan.trained_bytes * max(matrix.count for matrix in plan.model.matrices)

@@ -120,7 +120,7 @@ def fragmentation(plan: Plan, moment: formula.Peak) -> float:
         else:
             cut = moment.moment == "embedding" or (moment.moment == "last block" and plan.model.tied)
             # Where gradients are fp32 anyway, that of the head needs no cast and no second block.
-            largest = 0 if cut or formula.trained_bytes(plan) == 4 else 4 * plan.model.head
+            largest = 0 if cut or plan.trained_bytes == 4 else 4 * plan.model.head
         return largest + LATE_SLACK[plan.checkpointing] * moment.transient + apart
     logits = moment.parts.get("logits", 0) if plan.loss == "full" else 0
     rest = moment.transient - logits
@@ -144,7 +144,7 @@ def _splinters(plan: Plan, moment: formula.Peak) -> float:
     """
     logits = plan.tokens * plan.model.vocabulary
     narrow, wide = compute_bytes(plan) * logits, 4 * logits
-    gradients = formula.trained_bytes(plan) * plan.trainable
+    gradients = plan.trained_bytes * plan.trainable
     states = moment.parts["optimizer"]
     cut = max(0, gradients + states - narrow)
     touched = min(narrow + 3 * wide, narrow + wide * -(-cut // wide))

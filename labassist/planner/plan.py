@@ -90,6 +90,13 @@ class Plan:
         pairs = self.model.adapters(self.lora_r, self.lora_targets)
         return self.model.layers * sum(count for _, count in pairs)
 
+    @property
+    def trained_bytes(self) -> int:
+        """Bytes of a number in the trained parameters, which is that of their gradients too."""
+        if self.method == "lora":
+            return 4
+        return 2 if self.dtype == "bf16" else 4
+
     def checked(self) -> Plan:
         """Return the plan itself. Raises InputError on a value that cannot be."""
         choices = {

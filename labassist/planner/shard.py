@@ -85,9 +85,7 @@ def buffers(plan: Plan) -> int:
     """Return the communication buffers of one GPU."""
     if plan.gpus == 1:
         return 0
-    from labassist.planner.formula import trained_bytes
-
-    each = trained_bytes(plan)
+    each = plan.trained_bytes
     if plan.strategy == "ddp":
         return each * plan.trainable + DDP_BUCKET
     if plan.strategy in ("zero1", "zero2", "zero3"):

@@ -10,7 +10,6 @@ from typing import Any
 
 from labassist.errors import InputError
 from labassist.planner.cards import Card
-from labassist.planner.formula import trained_bytes
 from labassist.planner.plan import Plan
 
 LINK_SHARE = 0.8
@@ -64,7 +63,7 @@ def update_seconds(plan: Plan, card: Card) -> float:
     """Return the seconds of the optimizer's update, which waits for memory: 0 where the bandwidth is not known."""
     if not card.bandwidth:
         return 0.0
-    each = UPDATE_BYTES["fused" if plan.optimizer.in_place else "foreach"] * trained_bytes(plan) / 2
+    each = UPDATE_BYTES["fused" if plan.optimizer.in_place else "foreach"] * plan.trained_bytes / 2
     return each * plan.trainable / (card.bandwidth * 1e9)
 
 
@@ -87,7 +86,7 @@ def communication(plan: Plan, gb_s: float, compute_s: float) -> Communication:
     and FSDP gather the weights twice and scatter the gradients once for every forward.
     """
     ring = (plan.gpus - 1) / plan.gpus
-    gradients = trained_bytes(plan) * plan.trainable
+    gradients = plan.trained_bytes * plan.trainable
     if plan.strategy in ("zero3", "fsdp"):
         weights = 2 * plan.model.parameters
         sent = plan.accumulate * ring * (2 * weights + gradients)

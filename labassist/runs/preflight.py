@@ -70,9 +70,9 @@ class Needs:
     @property
     def checkpoint(self) -> int:
         """Bytes of one checkpoint: what is trained, and the optimizer's state of it."""
-        from labassist.planner.formula import optimizer_bytes, trained_bytes
+        from labassist.planner.formula import optimizer_bytes
 
-        return trained_bytes(self.plan) * self.plan.trainable + sum(optimizer_bytes(self.plan))
+        return self.plan.trained_bytes * self.plan.trainable + sum(optimizer_bytes(self.plan))
 
     @property
     def checkpoints(self) -> int:
