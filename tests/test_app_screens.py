@@ -107,6 +107,22 @@ def test_after_a_finished_run_the_default_profile_is_offered(written: Written) -
     play(written.workspace, script)
 
 
+@pytest.mark.parametrize("width", [80, 100, 112, 124, 160])
+def test_names_are_whole_at_every_width(written: Written, width: int) -> None:
+    write_lab(written.workspace)
+    written.run(1, [3.0])
+
+    async def script(pilot: Pilot[int], app: LabApp) -> None:
+        await until(pilot, app, "· 90 A small lab ", "1 run")
+        assert ("For tests " in shown(app).partition("───")[0]) is (width >= 124)
+        await pilot.press("s")
+        await until(pilot, app, "00-should-you-train/decide ")
+        await pilot.press("escape", "l")
+        await until(pilot, app, "01-first-loop/train ")
+
+    play(written.workspace, script, (width, 24))
+
+
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_a_run_is_shown_whole_at_each_size(written: Written, size: tuple[int, int]) -> None:
     run = written.run(1, [4.0 - step / 20 for step in range(40)], log="hello from the trainer\n")

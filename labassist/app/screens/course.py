@@ -28,8 +28,8 @@ from labassist.app.words import Line, Piece
 
 COLUMNS = (
     Column("wk", 5),
-    Column("lab", 0),
-    Column("what it is about", 60, wide=True),
+    Column("lab", 0, most=34),
+    Column("what it is about", 0, least=112),
     Column("needs", 19, least=70),
     Column("done", 5, right=True),
     Column("time", 6, right=True),

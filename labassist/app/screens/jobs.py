@@ -23,8 +23,8 @@ from labassist.runs.jobs import Job, list_jobs, load_job
 from labassist.runs.live_line import span
 
 COLUMNS = (
-    Column("lab/job", 0),
-    Column("what it does", 56, wide=True),
+    Column("lab/job", 0, most=34),
+    Column("what it does", 0, least=100),
     Column("runs", 6, right=True),
     Column("last loss", 9, right=True),
     Column("replayed", 12),

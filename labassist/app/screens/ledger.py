@@ -24,7 +24,7 @@ from labassist.ledger.curves import Value
 
 COLUMNS = (
     Column("id", 7),
-    Column("job", 0),
+    Column("job", 0, most=34),
     Column("profile", 8, wide=True),
     Column("mode", 5, wide=True),
     Column("state", 12),
@@ -32,7 +32,7 @@ COLUMNS = (
     Column("loss", 8, right=True),
     Column("when", 6, right=True),
     Column("replayed", 12),
-    Column("note", 24, wide=True),
+    Column("note", 0, least=122),
 )
 
 SORTS = ("when", "loss", "steps", "job", "state")

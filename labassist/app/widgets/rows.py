@@ -21,7 +21,7 @@ from labassist.app.words import Piece, plain
 
 @dataclass(frozen=True)
 class Column:
-    """A column; with `width` 0 it takes what the others leave."""
+    """A column; with `width` 0 it takes what the others leave, but not more than `most`."""
 
     name: str
     width: int
@@ -30,6 +30,8 @@ class Column:
     """Shown only where the list has at least `WIDE` cells."""
     least: int = 0
     """Shown only where the list has at least so many cells."""
+    most: int = 0
+    """What a further column of `width` 0 leaves to this one; 0: no end."""
 
 
 WIDE = 96
@@ -229,10 +231,13 @@ class Rows(Widget, can_focus=True):
             if width >= (WIDE if column.wide else column.least)
         ]
         fixed = sum(column.width for column, _ in shown) + len(shown) - 1 + len(mark)
+        left = width - fixed
+        last = max((number for number, (column, _) in enumerate(shown) if not column.width), default=0)
         segments = [Segment(mark, self._style("key", here))]
         ascii_only = getattr(self.app, "plain", False)
         for number, (column, (text, kind)) in enumerate(shown):
-            room = column.width or max(4, width - fixed)
+            room = column.width or max(4, min(left, column.most) if column.most and number < last else left)
+            left -= 0 if column.width else room
             text = text if len(text) <= room else text[: room - 1] + "~"
             text = plain(text) if ascii_only else text
             padded = text.rjust(room) if column.right else text.ljust(room)
