@@ -132,7 +132,10 @@ def new(folder: str | Path) -> Made:
     committed. Raises InputError when the folder holds something else, or there is no git. On any failure
     nothing is left.
     """
-    root = Path(folder).expanduser().resolve()
+    try:
+        root = Path(folder).expanduser().resolve()
+    except FileNotFoundError:
+        raise InputError("the current folder has been deleted", mend="cd to one that exists") from None
     if root.exists() and not root.is_dir():
         raise InputError("this is a file", where=str(root), mend="name a folder that does not exist yet")
     if root.is_dir() and any(root.iterdir()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -119,3 +120,13 @@ def test_a_secret_in_the_change_refuses_the_run_and_is_not_stored(workspace: Wor
         ["grep", "-rl", token, str(workspace.ledger)], capture_output=True, text=True, check=False
     )
     assert kept.stdout == ""
+
+
+@pytest.mark.parametrize("words", ["new lab", "runs"])
+def test_a_folder_that_was_deleted_under_the_shell_is_said(tmp_path: Path, words: str) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    line = f"rmdir '{gone}'; exec '{sys.executable}' -m labassist {words}"
+    done = subprocess.run(["sh", "-c", line], cwd=gone, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "the current folder has been deleted; cd to one that exists" in done.stderr

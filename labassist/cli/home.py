@@ -181,6 +181,7 @@ def import_(args: argparse.Namespace) -> int:
     from labassist.runs.bring import bring
 
     workspace, ledger = opened(args)
+    _must_be_writable(ledger)
     return _told(bring(workspace, ledger, Path(args.path).expanduser()), args.json)
 
 
