@@ -27,7 +27,7 @@ COLUMNS = (
     Column("job", 0, most=34),
     Column("profile", 8, wide=True),
     Column("mode", 5, wide=True),
-    Column("state", 12),
+    Column("state", 11),
     Column("steps", 7, right=True),
     Column("loss", 8, right=True),
     Column("when", 6, right=True),
