@@ -17,6 +17,7 @@ from command import answer, labassist, run_folder
 from labassist.cli.ledger import summary
 from labassist.errors import LedgerError
 from labassist.ledger.audit import audit
+from labassist.ledger.code import HASH_LIMIT
 from labassist.ledger.store import Ledger
 from labassist.runs.command import plan_command
 from labassist.runs.launch import launch
@@ -250,6 +251,24 @@ def test_a_file_too_large_to_be_kept_is_said_once_at_the_start_and_before_a_repl
     assert "note: recorded by its hash and not in the replay's copy: a.bin and 1 more" in said
     (lab / "big.bin").unlink()
     assert "too large" not in labassist(*words, cwd=lab).stderr
+
+
+def test_of_a_file_too_large_to_be_hashed_only_name_and_size_are_claimed(lab: Path) -> None:
+    with (lab / "huge.bin").open("wb") as file:
+        file.truncate(HASH_LIMIT + 1)  # with nothing in it: it takes no room
+    words = ("run", "--out", "made.txt", "--", "sh", "-c", "echo made > made.txt")
+    (line,) = [line for line in labassist(*words, cwd=lab).stderr.splitlines() if "too large" in line]
+    assert line.startswith(
+        "note: huge.bin (1,024.0 MiB) is too large to be hashed at each start: only name and size"
+    )
+    assert "read_order().input" in line
+    said = labassist("replay", "@last", cwd=lab)
+    assert "note: recorded by its name and size and not in the replay's copy: huge.bin" in said.stderr
+    with (lab / "huge.bin").open("r+b") as file:
+        file.truncate(HASH_LIMIT + 2)
+    said = labassist("replay", "@last", cwd=lab)
+    assert "preflight: huge.bin: recorded by its name and size, here changed (noted)" in said.stderr
+    (lab / "huge.bin").unlink()
 
 
 def test_an_input_that_was_changed_since_is_said_before_a_replay(lab: Path) -> None:

@@ -146,8 +146,8 @@ def started(args: argparse.Namespace, ledger: Ledger, run_id: str, interrupts: I
         else "ctrl-c asks for a checkpoint and stops it"
     )
     say(f"run {run_id} started; {hint}")
-    if large := say_too_large(ledger.find(run_id)["code"].get("extra", ""), ledger.objects):
-        say(f"note: {large}")
+    for line in say_too_large(ledger.find(run_id)["code"].get("extra", ""), ledger.objects):
+        say(f"note: {line}")
     if args.detach:
         emit(ledger.run(run_id), args.json, lambda: run_id)
         return 0

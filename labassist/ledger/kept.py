@@ -35,8 +35,13 @@ def put_listing(files: list[Kept], objects: Objects) -> str:
 
 
 def too_large(extra: str, objects: Objects) -> list[Kept]:
-    """Return the files of `code.extra` that were too large to be kept, of which the ledger has the hash only."""
+    """Return the files of `code.extra` that were too large to be kept; of the largest not even the hash is known."""
     return [kept for kept in listing(extra, objects) if not kept.stored and kept.bytes]
+
+
+def known_by(kept: Kept) -> str:
+    """Say what is recorded of a file that is not kept."""
+    return "its hash" if kept.sha256 else "its name and size" if kept.bytes else "its name only"
 
 
 def named(files: Sequence[str]) -> str:
@@ -45,17 +50,32 @@ def named(files: Sequence[str]) -> str:
     return f"{files[0]} and {more:,} more" if more > 0 else files[0]
 
 
-def say_too_large(extra: str, objects: Objects) -> str:
+def say_too_large(extra: str, objects: Objects) -> list[str]:
     """Say once which files of a run were too large to be kept, and the mend; empty where there are none."""
     files = sorted(too_large(extra, objects), key=lambda kept: -kept.bytes)
-    if not files:
-        return ""
-    size = sum(kept.bytes for kept in files) / 2**20
+    hashed, sized = ([kept for kept in files if bool(kept.sha256) is known] for known in (True, False))
+    lines = []
+    if hashed:
+        lines.append(
+            f"{_large(hashed)} too large to be kept with the run: only the hash is recorded, so a replay needs "
+            f"{'them' if len(hashed) > 1 else 'it'} unchanged at the same place; what is no part of the code belongs "
+            "in .gitignore"
+        )
+    if sized:
+        lines.append(
+            f"{_large(sized)} too large to be hashed at each start: only name and size are recorded, and a replay does "
+            "without; what is no part of the code belongs in .gitignore, and what the script reads is recorded when it "
+            "says so: path = record.read_order().input(NAME, PATH)"
+        )
+    return lines
+
+
+def _large(files: list[Kept]) -> str:
     several = len(files) > 1
+    size = sum(kept.bytes for kept in files) / 2**20
     return (
         f"{named([kept.path for kept in files])} ({size:,.1f} MiB{' together' if several else ''}) "
-        f"{'are' if several else 'is'} too large to be kept with the run: only the hash is recorded, so a replay needs "
-        f"{'them' if several else 'it'} unchanged at the same place; what is no part of the code belongs in .gitignore"
+        f"{'are' if several else 'is'}"
     )
 
 

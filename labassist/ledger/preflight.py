@@ -15,7 +15,7 @@ import msgspec
 from labassist.errors import CodeError
 from labassist.ledger import environment, room
 from labassist.ledger.gitcmd import open_repository
-from labassist.ledger.kept import named, too_large
+from labassist.ledger.kept import known_by, named, too_large
 from labassist.ledger.objects import Objects
 from labassist.record.protocol import file_sha256
 
@@ -115,14 +115,11 @@ def _large(run: dict[str, Any], objects: Objects, workspace: Path) -> list[Diffe
         top = open_repository(workspace).top
     except CodeError:
         top = workspace
-    by: dict[str, list[str]] = {}
+    by: dict[tuple[str, str], list[str]] = {}
     for kept in large:
-        by.setdefault(_here(top / kept.path, kept.bytes, kept.sha256), []).append(kept.path)
-    return [
-        Difference(named(paths), "by its hash" if len(paths) == 1 else "by their hashes", here, breaks=False)
-        for here, paths in by.items()
-        if here
-    ]
+        here = _here(top / kept.path, kept.bytes, kept.sha256)
+        by.setdefault((f"by {known_by(kept)}", here), []).append(kept.path)
+    return [Difference(named(paths), how, here, breaks=False) for (how, here), paths in by.items() if here]
 
 
 def _here(path: Path, size: int, sha256: str) -> str:

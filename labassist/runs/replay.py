@@ -21,7 +21,7 @@ from tinydb import where
 
 from labassist.errors import InputError, LedgerError, RestoreError
 from labassist.ledger import codestore, curves, package, restore, room, secrets, verdict
-from labassist.ledger.kept import named
+from labassist.ledger.kept import known_by, named
 from labassist.ledger.preflight import Difference, preflight
 from labassist.ledger.records import Code, Origin, Verdict, to_document, to_run
 from labassist.ledger.store import Ledger
@@ -119,12 +119,9 @@ def replay(
         say(f"restoring the code of run {original['id']}")
         plan = _plan(workspace, ledger, segments, options, folder)
         absent = restore.missing(plan.code or Code("none"), ledger.objects, folder / "tree")
-        for how, files in (
-            ("its name only", [one.path for one in absent if not one.bytes]),
-            ("its hash", [one.path for one in absent if one.bytes]),
-        ):
-            if files:
-                say(f"note: recorded by {how} and not in the replay's copy: {named(files)}")
+        for how in sorted({known_by(one) for one in absent}):
+            files = [one.path for one in absent if known_by(one) == how]
+            say(f"note: recorded by {how} and not in the replay's copy: {named(files)}")
         run_id = launch(workspace, ledger, plan, committing)
         replayed = follow(run_id)
     found = _compare(ledger, segments, replayed, options)
