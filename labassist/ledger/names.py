@@ -59,7 +59,10 @@ def _from_last(name: str, documents: Sequence[dict[str, Any]]) -> dict[str, Any]
             raise InputError(
                 f"there is no run {name}: none has been recorded yet", mend="start one with `labassist run`"
             )
-        raise InputError(f"there is no run {name}: only {len(originals)} recorded (replays not counted)")
+        raise InputError(
+            f"there is no run {name}: only {len(originals)} recorded (replays not counted)",
+            mend="see `labassist runs`",
+        )
     return originals[-int(digits)]
 
 

@@ -61,12 +61,14 @@ def _restore(code: Code, objects: Objects, repository: Path, into: Path) -> None
             _check_out_submodules(code, objects.folder.parent, repo, into)
             _copy_large(extra, repo.top, into)
         elif digest_without_git(extra) != code.digest:
-            raise RestoreError("the recorded files do not make the recorded digest")
+            raise RestoreError(
+                "the recorded files do not make the recorded digest", mend="see `labassist audit`"
+            )
         for kept in extra:
             if kept.stored:
                 _write(kept, objects.get(kept.sha256), into)
     except LedgerError as error:
-        raise RestoreError(f"the record is not whole: {error}") from error
+        raise RestoreError(f"the record is not whole: {error}", mend="see `labassist audit`") from error
     laid_over = {kept.path for kept in extra}
     for kept in extra:
         if kept.stored:

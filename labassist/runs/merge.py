@@ -168,7 +168,7 @@ def _compare(
     """Say whether a run is new, has gone on over there, brings nothing new, or cannot come."""
     here = ledger.run(run)
     if not RUN_NAME.fullmatch(run) or made.run is None:
-        raise LedgerError(f"{run!r} is no run of the parcel's journal")
+        raise LedgerError(f"{run!r} is no run of its journal", where="the bundle", mend="export it again")
     if here is None:
         return _Brings("new")
     ours, theirs = ([line.hash for line in one] for one in (known[run], lines))
