@@ -11,7 +11,10 @@ import pytest
 from command import answer, labassist, wait_closed, wait_for_step
 
 from labassist.errors import LedgerError
+from labassist.ledger import audit as auditing
+from labassist.ledger.problems import Problem
 from labassist.ledger.store import Ledger
+from labassist.ledger.verify import verify
 from labassist.runs import prune as pruning
 from labassist.runs.prune import Policy, prune
 
@@ -70,6 +73,26 @@ def test_a_best_that_cannot_be_told_loses_no_checkpoint(lab: Path) -> None:
     found = answer("prune", nans, "--keep-last", "1", "--keep-best", "loss", cwd=lab)
     assert found["dropped"] == [] and little.steps_of(lab, nans) == [5, 10, 15, 20]
     assert found["kept"][0]["why"] == "its lineage has no loss at a checkpoint"
+
+
+@pytest.mark.fault
+def test_an_audit_that_a_prune_comes_into_finds_nothing_missing(
+    lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def after_a_prune(folder: Path) -> list[Problem]:
+        """`verify`, which an audit calls when it has read the journal and no checkpoint yet."""
+        with Ledger.open(folder) as ledger:
+            assert prune(ledger, Policy(last=1)).dropped
+        return verify(folder)
+
+    whole = ids(lab)[0]
+    monkeypatch.setattr(auditing, "verify", after_a_prune)
+    assert auditing.audit(lab / "ledger", lab).problems == []
+    monkeypatch.undo()
+    shutil.rmtree(lab / "ledger" / "runs" / whole / "checkpoints" / "step-00000040")
+    assert [problem.code for problem in auditing.audit(lab / "ledger", lab).problems] == [
+        "checkpoint-missing"
+    ]
 
 
 @pytest.mark.slow

@@ -6,19 +6,19 @@ goes. Every file under the ledger folder is either checked or listed as not cove
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import msgspec
 
-from labassist.errors import CheckpointError, CodeError, LedgerError
+from labassist.errors import CodeError, LedgerError
 from labassist.ledger import answers, foreign, names, origin
 from labassist.ledger.anchor import Anchor, is_in, take
 from labassist.ledger.audit_answer import Audit
+from labassist.ledger.audit_checkpoint import check_checkpoint, readable_sha256
 from labassist.ledger.derived import Derived, is_past
 from labassist.ledger.entries import Entry, decode_entry, split, whole_lines
 from labassist.ledger.objects import Objects
@@ -28,8 +28,6 @@ from labassist.ledger.refs import needed
 from labassist.ledger.seals import Sealed, broken
 from labassist.ledger.verify import verify
 from labassist.ledger.view import CHECKPOINTS, COURSE, RUNS, Tables
-from labassist.record.inspect import folder_of, inspect, manifest_file
-from labassist.record.protocol import file_sha256
 
 
 def audit(
@@ -83,7 +81,8 @@ def audit(
     owners = foreign.claims(folder, checkpoints, objects)
     for checkpoint in checkpoints:
         if checkpoint["run"] in ids:
-            _check_checkpoint(found, folder, objects, checkpoint, owners, seen)
+            check_checkpoint(found, folder, objects, checkpoint, owners, seen)
+    _forgive_pruned(found, folder)
     if run is None:
         _check_imports(found, objects, entries)
         _check_code_store(found, folder, seen)
@@ -251,78 +250,19 @@ def _check_positions(
             found.problems.append(Problem("positions-damaged", message, run_id, name, line=number))
 
 
-def _check_checkpoint(
-    found: Audit,
-    folder: Path,
-    objects: Objects,
-    checkpoint: dict[str, Any],
-    owners: dict[Path, str],
-    seen: set[Path],
-) -> None:
-    path = folder / checkpoint["path"]
-    run_id = checkpoint["run"]
-    name = checkpoint["path"]
-    if why_gone(checkpoint):
-        found.count("pruned checkpoints" if checkpoint.get("pruned") else "checkpoints left elsewhere")
-        if not objects.has(checkpoint["manifest"]):
-            message = "the hashes of a checkpoint that is not kept are gone"
-            found.problems.append(
-                Problem("object-missing", message, run_id, f"objects/{checkpoint['manifest']}")
-            )
-        if path.exists():
-            message = "it was pruned and is still there; `labassist prune` finishes what was interrupted"
-            found.problems.append(Problem("pruned-present", message, run_id, name))
+def _forgive_pruned(found: Audit, folder: Path) -> None:
+    """Drop what was found of checkpoints that a prune took away meanwhile: it journals them as gone first."""
+    doubtful = {one.path for one in found.problems if one.code.startswith(("checkpoint-", "manifest-"))}
+    if not doubtful:
         return
-    found.count("checkpoints")
-    seen.update(file for file in (path, *path.rglob("*")) if file.is_file())
-    if not path.exists():
-        found.problems.append(Problem("checkpoint-missing", "the checkpoint's folder is gone", run_id, name))
-        return
-    try:
-        promised = json.loads(objects.get(checkpoint["manifest"]))
-    except (LedgerError, ValueError):
-        promised = {}  # the object itself is named by the check of objects
-    for file in sorted(path.iterdir()) if path.is_dir() else ():
-        if file.name not in ("manifest.json", "COMMIT") and file.name not in promised.get("files", {}):
-            found.problems.append(
-                Problem(
-                    "checkpoint-extra", "was not in the checkpoint", run_id, str(file.relative_to(folder))
-                )
-            )
-    manifest = manifest_file(path)
-    digest = _sha256(manifest)
-    if digest and digest != checkpoint["manifest"]:
-        found.problems.append(
-            Problem(
-                "manifest-altered", "is not the one journalled", run_id, str(manifest.relative_to(folder))
-            )
-        )
-        return
-    try:
-        if foreign.is_foreign(checkpoint):
-            why = foreign.not_covered(path, run_id, owners)
-            if why:
-                found.not_covered.append(f"{name} ({why})")
-                return
-        whole = inspect(path)
-        # Another trainer may keep its checkpoints inside the ledger's folder, as a lab's job does.
-        home, root = folder_of(path, whole).resolve(), folder.resolve()
-        if home.is_relative_to(root):
-            seen.update(folder / home.relative_to(root) / file for file in whole["files"])
-    except CheckpointError as error:
-        place = Path(error.where)
-        inside = str(place.relative_to(folder)) if place.is_relative_to(folder) else name
-        if "COMMIT" in error.what:
-            inside = f"{name}/COMMIT"
-        tensor = next((key for key in promised.get("tensors", {}) if f"tensor {key} " in error.what), "")
-        found.problems.append(Problem("checkpoint-altered", error.what, run_id, inside, tensor))
-
-
-def _sha256(path: Path) -> str:
-    try:
-        return file_sha256(path)
-    except OSError:
-        return ""
+    _entries, tables = read_journal(folder)
+    gone = {row["path"] for row in tables.documents[CHECKPOINTS].values() if why_gone(row)}
+    found.problems = [
+        one
+        for one in found.problems
+        if one.path not in doubtful
+        or gone.isdisjoint(map(str, (PurePath(one.path), *PurePath(one.path).parents)))
+    ]
 
 
 def _check_course(found: Audit, tables: Tables) -> None:
@@ -347,7 +287,7 @@ def _check_objects(found: Audit, objects: Objects, seen: set[Path]) -> None:
         path = objects.path(sha)
         seen.add(path)
         found.count("objects")
-        if _sha256(path) != sha:
+        if readable_sha256(path) != sha:
             found.problems.append(
                 Problem(
                     "object-damaged", "its content is not what its name says", path=f"objects/{path.name}"
