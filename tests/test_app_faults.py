@@ -130,11 +130,27 @@ def test_a_ledger_taken_away_altogether_is_said(written: Written) -> None:
     async def script(pilot: Pilot[int], app: LabApp) -> None:
         await until(pilot, app, "1 run")
         shutil.rmtree(written.workspace.ledger)
-        screen = await until(pilot, app, "! ")
+        screen = await until(pilot, app, "the ledger was moved or deleted; put it")
         assert "internal error" not in screen
         await pilot.press("l", "enter")
         await pilot.pause(0.5)
         assert "internal error" not in shown(app)
+
+    play(written.workspace, script)
+
+
+@pytest.mark.fault
+def test_a_workspace_taken_away_is_said_and_one_that_comes_back_is_gone_on_with(written: Written) -> None:
+    written.run(1, [3.0])
+    root = written.workspace.root
+
+    async def script(pilot: Pilot[int], app: LabApp) -> None:
+        await until(pilot, app, "1 run")
+        away = root.rename(root.with_name("away"))
+        await until(pilot, app, "the workspace was moved or deleted; put it back")
+        away.rename(root)
+        written.run(2, [2.0])
+        await until(pilot, app, "2 runs")
 
     play(written.workspace, script)
 

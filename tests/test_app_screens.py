@@ -245,8 +245,20 @@ def test_a_read_only_ledger_is_shown_and_left_alone(
     async def script(pilot: Pilot[int], app: LabApp) -> None:
         screen = await until(pilot, app, "2 runs", "read-only: nothing is written")
         assert "enter run" not in screen
+        app.course = {
+            "week": 1,
+            "weeks": 7,
+            "hours": 120.0,
+            "plan_hours": 130.0,
+            "money": 1234.5,
+            "labs": [],
+            "next": "",
+        }
+        app.screen.refresh_lines()  # type: ignore[attr-defined]
+        assert "read-only: nothing is written" in await until(pilot, app, "120.0 of ~130 h")
+        app.course = None
         await pilot.press("enter", "l")
-        await until(pilot, app, "? not closed", "✓ finished", "read-only")
+        await until(pilot, app, "? unclosed", "✓ finished", "read-only")
         await pilot.press("down")
         screen = await until(pilot, app, "/ find")
         assert "r replay" not in screen

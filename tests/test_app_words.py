@@ -39,7 +39,7 @@ def test_every_state_has_a_word_and_a_sign_of_its_own() -> None:
     assert words.state(running, "alive", False, marks).word == "running"
     assert words.state(running, "unseen", False, marks).word == "unseen"
     assert words.state(running, "over", False, marks).word == "closing"
-    assert words.state(running, "over", True, marks).word == "not closed"
+    assert words.state(running, "over", True, marks).word == "unclosed"
     unhealthy = {"state": "finished", "health": "loss is nan at step 3"}
     assert words.state(unhealthy, "over", False, marks).sign == "!"
 

@@ -118,6 +118,10 @@ class Desk:
             self._complain(f"internal error, a bug in labassist: {type(error).__name__}: {error}")
 
     def _complain(self, line: str) -> None:
+        for folder, name in ((self.workspace.root, "workspace"), (self.workspace.ledger, "ledger")):
+            if self._ledger is not None and not folder.is_dir():
+                line = f"{folder}: the {name} was moved or deleted; put it back, or leave and start again where it is"
+                break
         self._post(messages.Notice([("! ", "bad"), (line, "plain")]))
 
     def _tick(self) -> None:

@@ -59,7 +59,7 @@ def state(document: Mapping[str, Any], life: str, readonly: bool, marks: Signs) 
             return Shown("unseen", marks.unknown, "warn")
         if life == "over":
             # Somebody closes it within a moment, but nobody may where the ledger is read-only.
-            return Shown("not closed" if readonly else "closing", marks.unknown, "warn")
+            return Shown("unclosed" if readonly else "closing", marks.unknown, "warn")
         return Shown("running", marks.live, "good")
     sign, kind = {
         "finished": (marks.yes, "plain"),

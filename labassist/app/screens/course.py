@@ -79,7 +79,7 @@ class CourseScreen(LabScreen):
             count = len(self.lab.runs.runs)
             parts.append([(f"{count:,} run{'' if count == 1 else 's'}", "plain")])
             if self.lab.runs.readonly:
-                parts.append([(f"{self.lab.signs.alarm} read-only: nothing is written", "warn")])
+                parts.insert(1, [(f"{self.lab.signs.alarm} read-only: nothing is written", "warn")])
         room = self.size.width - 4 - words.length(fitted(parts, self.size.width))
         parts.append([(_ending(_home(self.lab.workspace.root), room), "dim")])
         return parts
