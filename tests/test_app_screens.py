@@ -123,6 +123,19 @@ def test_names_are_whole_at_every_width(written: Written, width: int) -> None:
     play(written.workspace, script, (width, 24))
 
 
+def test_the_ledger_says_at_80_columns_which_runs_are_replays_or_went_on(written: Written) -> None:
+    first = written.run(1, [3.0])
+    written.run(2, [3.0], resumed_from={"run": first, "step": 1})
+    written.run(3, [3.0], replay_of=first)
+
+    async def script(pilot: Pilot[int], app: LabApp) -> None:
+        await until(pilot, app, "3 runs")
+        await pilot.press("l")
+        await until(pilot, app, "resumed from abc001 ", "replay of abc001 ", "01-first-loop/train ")
+
+    play(written.workspace, script)
+
+
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_a_run_is_shown_whole_at_each_size(written: Written, size: tuple[int, int]) -> None:
     run = written.run(1, [4.0 - step / 20 for step in range(40)], log="hello from the trainer\n")

@@ -297,9 +297,11 @@ class LedgerScreen(LabScreen):
         readonly = bool(self.lab.runs and self.lab.runs.readonly)
         shown = words.state(run, self._life(run), readonly, self.lab.signs)
         live = self._life(run) == "alive"
-        name = f"{run['job']} resumed" if run.get("resumed_from") else run["job"]
+        name = run["job"]
         if run.get("replay_of"):
             name = f"replay of {words.short(run['replay_of'])}"
+        elif run.get("resumed_from"):
+            name = f"resumed from {words.short(run['resumed_from']['run'])}"
         loss: Value | None = run.get("last", {}).get("loss")
         verdict = self._verdict(run)
         step = self._steps.get(run["id"], run.get("step", 0)) if live else run.get("step", 0)
