@@ -8,6 +8,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +88,20 @@ class Curve:
     """Seconds since the trainer's start, at the first record of a step. Never compared."""
     bytes: int = 0
     """Bytes of whole lines that were read: where a `Tail` goes on."""
+
+
+def compared(curve: Curve, measured: Sequence[str]) -> Curve:
+    """Return the curve without the series that a clock made, named as a run's `measured` has them."""
+    if not measured:
+        return curve
+    series = {
+        name: values
+        for name, values in curve.series.items()
+        if not any(fnmatchcase(name, one) for one in measured)
+    }
+    return Curve(
+        sorted({step for values in series.values() for step in values}), series, curve.t, curve.bytes
+    )
 
 
 class Tail:

@@ -189,8 +189,12 @@ def _data(a: dict[str, Any], b: dict[str, Any], objects: Objects) -> dict[str, P
 
 
 def _curves(ledger: Ledger, a: str, b: str) -> dict[str, dict[str, Any]]:
-    """Return for each series how many steps were compared and are equal, and the first that is not."""
-    ours, theirs = (curves.joined(ledger, run).series for run in (a, b))
+    """Return for each series how many steps were compared and are equal, and the first that is not.
+
+    What a clock made is not compared.
+    """
+    measured = [name for run in (a, b) for name in (ledger.run(run) or {}).get("measured", [])]
+    ours, theirs = (curves.compared(curves.joined(ledger, run), measured).series for run in (a, b))
     found = {}
     for name in sorted(ours.keys() | theirs.keys()):
         one, two = ours.get(name, {}), theirs.get(name, {})

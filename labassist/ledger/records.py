@@ -177,6 +177,8 @@ class Run(msgspec.Struct, omit_defaults=True):
     step: int = 0
     """Last recorded step."""
     total_steps: int = 0
+    measured: list[str] = []
+    """Series that a clock made, as names or with `*`: recorded and drawn, and not compared by a replay."""
     tokens_per_step: int = 0
     seconds: float = 0.0
     tokens_per_s: float = 0.0

@@ -201,7 +201,10 @@ def likely_cause(first: Mapping[str, Any]) -> str:
         return "backward kernels: the loss is equal and its gradient is not"
     if series == "lr":
         return "learning rate: another value or schedule"
-    return f"{series} differs while batch, loss and gradient norm are equal up to this step"
+    return (
+        f"{series} differs while batch, loss and gradient norm are equal up to this step; if a clock made it, say so: "
+        f'record.start(measured=["{series}"])'
+    )
 
 
 def _bound(original: Curve, replay: Curve, repeats: Sequence[Curve], tolerance: str) -> str:

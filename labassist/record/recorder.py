@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -38,15 +38,17 @@ def start(
     total_steps: int,
     tokens_per_step: int = 0,
     parameters: int = 0,
+    measured: Sequence[str] = (),
     order: Order | None = None,
     **more: Any,
 ) -> Recorder:
     """Begin recording: write `hello` and listen for SIGTERM and SIGINT.
 
     Call it when the model is built and before the first step. `total_steps` are optimizer updates,
-    `tokens_per_step` all tokens of one update over all ranks, `parameters` the trained ones. `order` is
-    what `read_order` gave, read here if the job has not; `more` is kept with the hello. Without LABASSIST_RUN_DIR nothing is recorded,
-    and one line on stderr says so. Raises LedgerError for a bad order, InputError if the run folder
+    `tokens_per_step` all tokens of one update over all ranks, `parameters` the trained ones. `measured`
+    names series that a clock makes (`tokens_per_s`, `*_ms`; `*` for all): a replay does not compare them. `order` is what
+    `read_order` gave, read here if the job has not; `more` is kept with the hello. Without LABASSIST_RUN_DIR
+    nothing is recorded, and one line on stderr says so. Raises LedgerError for a bad order, InputError if the run folder
     already holds a curve.
     """
     order = order or protocol.read_order()
@@ -65,6 +67,7 @@ def start(
             "tokens_per_step": tokens_per_step,
             "parameters": parameters,
             "resumed_step": recorder.step,
+            **({"measured": list(measured)} if measured else {}),
             **_surroundings(),
             **more,
         },

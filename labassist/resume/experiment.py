@@ -64,8 +64,9 @@ class Experiment:
         return self.origins[-1][1]
 
     def curve(self, run: dict[str, Any], rank: int = 0) -> Curve:
-        """Return the curve of a rank over a run's whole lineage."""
-        return curves.joined(self.ledger, run["id"], rank=rank)
+        """Return what is compared of a rank's curve, over a run's whole lineage."""
+        whole = curves.joined(self.ledger, run["id"], rank=rank)
+        return curves.compared(whole, self.unbroken.get("measured", []))
 
     @property
     def ranks(self) -> list[int]:

@@ -124,6 +124,7 @@ class Absorber:
         def change(run: dict[str, Any]) -> dict[str, Any]:
             run["randomness"] = randomness
             run["total_steps"] = event.get("total_steps", 0)
+            run["measured"] = room.few(event.get("measured", []))
             run["tokens_per_step"] = event.get("tokens_per_step", 0)
             run["versions"] = {**run.get("versions", {}), **_short(event.get("versions", {}))}
             if config and run["kind"] == "command":

@@ -100,10 +100,13 @@ def replay(
     if original["state"] == "running":
         mend = "wait, or stop it first; in a copy of its ledger, resume it and replay that"
         raise InputError("it is still running", where=f"run {original['id']}", mend=mend)
-    if original["job"].startswith(LIVE):
+    if original["job"].startswith(LIVE) or "*" in original.get("measured", []):
         why = (
             "times and answers of a live server never come out twice, so there is nothing to compare bit by bit; "
             "serve the same model again, measure again, and see whether the intervals overlap"
+            if original["job"].startswith(LIVE)
+            else "all that it records is measured by a clock, so there is nothing to compare bit by bit; run it again, "
+            "and see whether the intervals overlap"
         )
         return Replayed("", original["id"], Verdict("INCOMPARABLE", likely_causes=[why]))
     segments = [original] if options.segment else lineage(ledger, original)
@@ -124,6 +127,8 @@ def replay(
             say(f"note: recorded by {how} and not in the replay's copy: {named(files)}")
         run_id = launch(workspace, ledger, plan, committing)
         replayed = follow(run_id)
+    if original.get("measured"):
+        say(f"note: not compared, a clock made them: {', '.join(original['measured'])}")
     found = _compare(ledger, segments, replayed, options)
     if found.verdict != "BITWISE":
         folder = ledger.run_folder(run_id)
@@ -245,6 +250,7 @@ def _compare(
     ledger: Ledger, segments: list[dict[str, Any]], replayed: dict[str, Any], options: Options
 ) -> Verdict:
     original = segments[-1]
+    measured = original.get("measured", [])
     found = []
     for rank in _ranks(ledger, original, replayed):
         if options.segment:
@@ -256,8 +262,8 @@ def _compare(
             theirs = curves.joined(ledger, replayed["id"], rank=rank)
         found.append(
             verdict.compare(
-                ours,
-                theirs,
+                curves.compared(ours, measured),
+                curves.compared(theirs, measured),
                 None if rank else _final_tensors(ledger, segments, replayed["id"]),
                 repeats=() if rank else _repeats(ledger, original, replayed["id"]),
                 tolerance=options.tolerance,

@@ -147,4 +147,6 @@ def _last(found: Evidence, step: str) -> tuple[dict[str, float], str]:
         if step == "rate"
         else ("conditions",)
     )
-    return {name: found.series(run, name)[-1][1] for name in names}, f"run {run['id'].rpartition('-')[2]} step 1"
+    return {
+        name: found.series(run, name)[-1][1] for name in names
+    }, f"run {run['id'].rpartition('-')[2]} step 1"

@@ -279,7 +279,7 @@ def main() -> None:
     chosen = folders(root, base, c["variants"])
     record.determinism.apply(order.mode, order.seed, order.threads)
     load.quiet()
-    recorder = record.start(total_steps=len(chosen), order=order)
+    recorder = record.start(total_steps=len(chosen), measured=["*"], order=order)
     try:
         place.find()
     except InputError as error:
