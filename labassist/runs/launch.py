@@ -129,22 +129,7 @@ def describe(
     if not code.package:
         code.package = package.capture_package(ledger.objects)
     package_root = plan.package_root or package.shared_copy(ledger.objects, code.package, workspace.packages)
-    outer = dict(os.environ)
-    changes: dict[str, str | None] = {}
-    if plan.env is not None:
-        here, _names = secrets.redact_env(outer)
-        outer = secrets.fill(plan.env, outer)  # refused here, where one is not set
-        changes.update(dict.fromkeys(here))
-        changes.update(plan.env)  # with its references: the supervisor fills them in, and the order is kept
-    ours = {} if plan.started else environment_for(plan.mode, plan.seed, plan.threads)
-    kept_env, _names = secrets.redact_env({**outer, **ours})
-    told = {
-        **ours,
-        "PYTHONPATH": _path_first(package_root),
-        "PYTHONUNBUFFERED": "1",
-        "LABASSIST_RUN_DIR": str(folder),
-    }
-    changes.update({name: secrets.escape(value) for name, value in told.items()})
+    kept_env, changes = _environment(plan, folder, package_root)
     _refuse_secret_config(plan.flat)
     machine = environment.machine()
     hardware = environment.hardware()
@@ -198,6 +183,29 @@ def describe(
     if plan.terms.document():
         order["terms"] = plan.terms.document()
     return record, order
+
+
+def _environment(
+    plan: Plan, folder: Path, package_root: Path
+) -> tuple[dict[str, str], dict[str, str | None]]:
+    """Return the environment that is kept of a run, and what its trainer's has otherwise than the supervisor's."""
+    outer = dict(os.environ)
+    changes: dict[str, str | None] = {}
+    if plan.env is not None:
+        here, _names = secrets.redact_env(outer)
+        outer = secrets.fill(plan.env, outer)  # refused here, where one is not set
+        changes.update(dict.fromkeys(here))
+        changes.update(plan.env)  # with its references: the supervisor fills them in, and the order is kept
+    ours = {} if plan.started else environment_for(plan.mode, plan.seed, plan.threads)
+    kept_env, _names = secrets.redact_env({**outer, **ours})
+    told = {
+        **ours,
+        "PYTHONPATH": _path_first(package_root),
+        "PYTHONUNBUFFERED": "1",
+        "LABASSIST_RUN_DIR": str(folder),
+    }
+    changes.update({name: secrets.escape(value) for name, value in told.items()})
+    return kept_env, changes
 
 
 def _capture(workspace: Workspace, ledger: Ledger, plan: Plan, run_id: str) -> Code:
