@@ -25,7 +25,11 @@ def listing(sha: str, objects: Objects) -> list[Kept]:
     try:
         return msgspec.convert(objects.get_json(sha), list[Kept]) if sha else []
     except msgspec.ValidationError as error:
-        raise LedgerError(f"object {sha} is not a list of files: {error}") from error
+        raise LedgerError(
+            f"object {sha} is not a list of files: {error}",
+            where=str(objects.folder),
+            mend="see `labassist audit`",
+        ) from error
 
 
 def put_listing(files: list[Kept], objects: Objects) -> str:
