@@ -219,6 +219,17 @@ def test_suspended_and_brought_back(folder: Path, workspace: Workspace) -> None:
         shown.wait("shell>")
 
 
+def test_the_language_of_the_texts_is_chosen_at_the_start(folder: Path, workspace: Workspace) -> None:
+    with terminal(folder, workspace.root, f"{APP} --lang zh") as shown:
+        shown.wait("enter open", "01 The first loop")
+        shown.type(":")
+        shown.wait("All that can be done")
+        shown.type("lab: 01")
+        shown.wait("▸ lab: 01 The first loop")
+        shown.keys("Enter")
+        shown.wait("step 1 of 12", "语言模型")
+
+
 def test_an_ascii_terminal_gets_ascii(folder: Path, workspace: Workspace) -> None:
     subprocess.run(
         [sys.executable, "-m", "labassist", "run", "01-first-loop/train", "--profile", "tiny"],

@@ -43,6 +43,8 @@ def main(args: argparse.Namespace) -> int:
 
     plain = args.ascii or not speaks_unicode()
     app = LabApp(workspace, plain=plain, slow=args.slow_link)
+    if args.app_lang:
+        app.lang = args.app_lang
     status = app.run(mouse=not (args.no_mouse or args.slow_link))
     if app.farewell:
         print(app.farewell)

@@ -61,6 +61,8 @@ def build_parser() -> Parser:
     parser.add_argument("--ascii", action="store_true", help="the app draws with ASCII signs only")
     parser.add_argument("--no-mouse", action="store_true", help="the app leaves the mouse to the terminal")
     parser.add_argument("--slow-link", action="store_true", help="the app draws seldom; no mouse either")
+    language = "language of the labs' texts in the app (default: the locale's, else English)"
+    parser.add_argument("--lang", choices=("en", "zh"), dest="app_lang", help=language)
     common(parser, top=True)
     sub = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", parser_class=Parser)
     for group in GROUPS:
