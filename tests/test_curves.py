@@ -55,15 +55,6 @@ def test_lines_are_merged_by_step_and_a_torn_last_one_is_left_out(tmp_path: Path
     assert read_curve(tmp_path / "none").series == {}
 
 
-def test_a_sealed_prefix_is_read_alone(tmp_path: Path) -> None:
-    path = write(tmp_path / "m.jsonl", *({"step": i, "loss": i / 7} for i in range(1, 6)))
-    lines = path.read_bytes().splitlines(keepends=True)
-    for whole in range(6):
-        size = sum(map(len, lines[:whole]))
-        assert list(read_curve(path, limit_bytes=size).steps) == list(range(1, whole + 1))
-        assert list(read_curve(path, limit_bytes=size + 3).steps) == list(range(1, whole + 1))
-
-
 @pytest.mark.parametrize(
     ("row", "why"),
     [

@@ -172,14 +172,14 @@ def same_value(a: Value, b: Value) -> bool:
     return struct.pack("<d", a) == struct.pack("<d", b)
 
 
-def read_curve(path: Path, *, limit_bytes: int | None = None) -> Curve:
-    """Read a metrics file, or its first `limit_bytes`, merging its lines by step.
+def read_curve(path: Path) -> Curve:
+    """Read a metrics file, merging its lines by step.
 
     A last line without a newline is left out: its writer died, or is still writing. A missing file is an
     empty curve. Raises LedgerError naming the line that is no row or repeats a series at a step.
     """
     reader = _Reader()
-    reader.read(path, limit_bytes=limit_bytes)
+    reader.read(path)
     return reader.curve()
 
 
@@ -226,18 +226,15 @@ class _Reader:
         self._series: dict[str, Series] = {}
         self._bytes = 0
 
-    def read(
-        self, path: Path, *, first: int = 0, last: int | None = None, limit_bytes: int | None = None
-    ) -> None:
+    def read(self, path: Path, *, first: int = 0, last: int | None = None) -> None:
         """Add the rows of a file whose step is from `first` to `last`, both included."""
         self._bytes = 0
         try:
             with path.open("rb") as file:
                 for number, line in enumerate(file, 1):
-                    size = self._bytes + len(line)
-                    if not line.endswith(b"\n") or (limit_bytes is not None and size > limit_bytes):
+                    if not line.endswith(b"\n"):
                         break
-                    self._bytes = size
+                    self._bytes += len(line)
                     row = _row(line, path, number)
                     if first <= row["step"] and (last is None or row["step"] <= last):
                         self._add(row, path, number)

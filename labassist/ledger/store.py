@@ -162,12 +162,12 @@ class Ledger:
                 _log.warning("%s", error)
         return entry
 
-    def write_checkpoint(self, document: dict[str, Any], kind: str = "checkpoint") -> Entry:
+    def write_checkpoint(self, document: dict[str, Any]) -> Entry:
         """Journal a whole checkpoint document, new or in place of the one with its run and step."""
         run_id, step = document.get("run"), document.get("step")
         if not isinstance(run_id, str) or not isinstance(step, int):
             raise LedgerError("a checkpoint document needs a run and a step", where=str(self.folder))
-        return self.put(kind, run_id, checkpoints=[document])
+        return self.put("checkpoint", run_id, checkpoints=[document])
 
     def put(
         self,

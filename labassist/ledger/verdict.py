@@ -175,16 +175,20 @@ _PLACES = ("output_dir", "logging_dir", "run_name", "resume_from_checkpoint")
 """Settings of a trainer that say where it writes or starts, not what it computes."""
 
 
-def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any], most: int = 4) -> str:
+MOST_SETTINGS = 4
+"""Settings that a person is told of by name."""
+
+
+def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Return `name before / now` of each setting that differs, `-` where one is at its default; empty: none."""
     names = sorted(
         name
         for name in before.keys() | now.keys()
         if name not in _PLACES and before.get(name) != now.get(name)
     )
-    parts = [f"{name} {before.get(name, '-')} / {now.get(name, '-')}" for name in names[:most]]
-    if len(names) > most:
-        parts.append(f"and {len(names) - most} more")
+    parts = [f"{name} {before.get(name, '-')} / {now.get(name, '-')}" for name in names[:MOST_SETTINGS]]
+    if len(names) > MOST_SETTINGS:
+        parts.append(f"and {len(names) - MOST_SETTINGS} more")
     return ", ".join(parts)
 
 
