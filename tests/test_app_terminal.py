@@ -219,6 +219,26 @@ def test_suspended_and_brought_back(folder: Path, workspace: Workspace) -> None:
         shown.wait("shell>")
 
 
+@pytest.mark.fault
+def test_a_bug_ends_the_app_in_one_line_and_its_traceback_is_kept(folder: Path, workspace: Workspace) -> None:
+    (folder / "broken.py").write_text(
+        "from labassist.app.screens.base import LabScreen\n"
+        "from labassist.cli.main import main\n"
+        "LabScreen.action_machine = lambda self: 1 / 0\n"
+        "raise SystemExit(main([]))\n"
+    )
+    with terminal(folder, workspace.root, f"{sys.executable} {folder / 'broken.py'}") as shown:
+        shown.wait("enter open", "01 The first loop")
+        shown.keys("m")
+        screen = shown.wait(
+            "a bug in labassist ended the app: ZeroDivisionError", "runs and replays go on", "shell>"
+        )
+        assert "Traceback" not in screen and "locals" not in screen
+        assert shown.flag("alternate_on") == "0"
+    kept = workspace.cache / "app-error.txt"
+    assert "ZeroDivisionError" in kept.read_text() and "action_machine" in kept.read_text()
+
+
 def test_the_language_of_the_texts_is_chosen_at_the_start(folder: Path, workspace: Workspace) -> None:
     with terminal(folder, workspace.root, f"{APP} --lang zh") as shown:
         shown.wait("enter open", "01 The first loop")

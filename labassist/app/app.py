@@ -242,6 +242,10 @@ class LabApp(App[int], inherit_bindings=False):
         """Pass on to the screens that show it."""
         self._tell(message)
 
+    def _fatal_error(self) -> None:
+        """End after a bug without Textual's pages of source and values: `main` says it in a line."""
+        self._close_messages_no_wait()
+
     def on_notice(self, message: messages.Notice) -> None:
         """Show one line."""
         self._tell(message)

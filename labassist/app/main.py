@@ -7,8 +7,9 @@ import gc
 import locale
 import os
 import sys
+import traceback
 
-from labassist.errors import InputError
+from labassist.errors import InputError, LabError
 from labassist.workspace import Workspace
 
 SMALL_COMMANDS = "the commands work without one: labassist --help"
@@ -46,9 +47,26 @@ def main(args: argparse.Namespace) -> int:
     if args.app_lang:
         app.lang = args.app_lang
     status = app.run(mouse=not (args.no_mouse or args.slow_link))
+    if app._exception is not None:
+        raise _bug(workspace, app._exception)
     if app.farewell:
         print(app.farewell)
     return status if isinstance(status, int) else app.return_code or 0
+
+
+def _bug(workspace: Workspace, error: Exception) -> LabError:
+    """Keep the traceback of what ended the app, and return the line that says so."""
+    path = workspace.cache / "app-error.txt"
+    kept = f"its traceback is in {path}"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+    except OSError as unwritten:
+        kept = f"its traceback could not be kept ({unwritten.strerror})"
+    said = " ".join(f"{type(error).__name__}: {error}".split())
+    return LabError(
+        f"a bug in labassist ended the app: {said}", mend=f"start it again, runs and replays go on; {kept}"
+    )
 
 
 FEW_GLYPHS = ("linux", "vt100", "vt102", "vt220", "ansi", "cons25")
