@@ -353,6 +353,10 @@ def test_a_step_whose_run_failed_before_its_first_step_shows_its_last_words(work
     async def script(pilot: Pilot[int], app: LabApp) -> None:
         await open_lab(pilot, app)
         await until(pilot, app, f"run {words.short(run)} printed", "ZeroDivisionError", "✗ failed")
+        (folder / "log.txt").write_text("")
+        await pilot.press("escape")
+        await open_lab(pilot, app)
+        await until(pilot, app, f"run {words.short(run)} printed nothing", "✗ failed")
 
     play(workspace, script)
 

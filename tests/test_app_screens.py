@@ -172,6 +172,21 @@ def test_a_run_without_a_curve_gives_its_room_to_the_log(written: Written, size:
     play(written.workspace, script, size)
 
 
+def test_a_job_that_lives_and_has_no_step_yet_says_so_and_a_command_does_not(written: Written) -> None:
+    written.live(1, [], last={}, step=0)
+    written.live(2, [], last={}, step=0, kind="command")
+
+    async def script(pilot: Pilot[int], app: LabApp) -> None:
+        await until(pilot, app, "2 runs")
+        await pilot.press("r")
+        screen = await until(pilot, app, "run abc002", "▸ running")
+        assert "no step yet" not in screen
+        await pilot.press("escape", "l", "down", "enter")
+        await until(pilot, app, "run abc001", "no step yet: it is getting ready")
+
+    play(written.workspace, script)
+
+
 def test_a_run_without_a_loss_draws_what_it_has(written: Written) -> None:
     run = written.run(1, last={})
     folder = written.workspace.ledger / "runs" / run

@@ -121,6 +121,8 @@ class Progress:
         """Return the outcome and the health, each in a line of words."""
         if self.document is None:
             return []
+        if self.alive and not self.values and self.document["kind"] == "job":
+            return [[(f"{marks.dot} ", "dim"), ("no step yet: it is getting ready", "plain")]]
         return self.outcome(marks) + self.health.words(self.document, marks)
 
     def sources(self) -> list[Source]:

@@ -138,9 +138,8 @@ class StepWork(Vertical):
         rows = said[-(2 if self.screen.has_class("-short") else MOST_PRINTED[self._beside]) :]
         self._printed = len(rows) + 1
         widget = self.query_one("#printed", Lines)
-        widget.border_title = (
-            f"{title}, the end of what it printed" if len(rows) < len(said) else f"{title} printed"
-        )
+        whole = "printed" if said else "printed nothing"
+        widget.border_title = f"{title}, the end of what it printed" if rows != said else f"{title} {whole}"
         self._fill("#printed", rows)
 
     def show_machine(self, run: StepRun) -> None:
