@@ -123,6 +123,23 @@ def test_runs_of_a_repository_with_long_ids_come_into_one_of_their_kind(home: Pa
     assert answer("audit", cwd=other)["ok"] is True
 
 
+@pytest.mark.fault
+def test_a_checkpoint_that_was_damaged_before_it_was_packed_keeps_nothing_else_out(
+    there: Path, home: Path, tmp_path: Path
+) -> None:
+    sick = Path(shutil.copytree(there.parents[1], tmp_path / "sick", symlinks=True)) / INNER
+    weights = sorted(sick.glob("ledger/runs/*/checkpoints/step-*/model.safetensors"))[-1]
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x55")
+    labassist("export", "--all", "--to", "bundle", "-o", str(tmp_path / "x.tar"), cwd=sick)
+    found = answer("import", str(tmp_path / "x.tar"), cwd=home)
+    assert len(found["new"]) == 4 and found["checkpoints"] == 3
+    (note,) = [note for note in found["notes"] if "is damaged and stays out" in note]
+    assert weights.parents[2].name in note
+    assert answer("audit", cwd=home)["ok"] is True
+    again = answer("import", str(there), cwd=home)
+    assert again["checkpoints"] > 0 and answer("audit", cwd=home)["ok"] is True
+
+
 def test_a_second_import_brings_nothing_and_a_resume_goes_on(bundle: Path, home: Path) -> None:
     answer("import", str(bundle), cwd=home)
     entries = len(little.lines(home))

@@ -89,7 +89,8 @@ def merge(parcel: Parcel, workspace: Path, ledger: Ledger, place: Place) -> Merg
         )
     plan, _ = _plan(parcel, ledger, made)
     for run in plan:
-        _check_run(parcel, run, made[run], _fresh(parcel, ledger, run), plan[run].what)
+        _check_run(parcel, run, made[run], plan[run].what)
+        _leave_out_damaged(parcel, run, made[run], _fresh(parcel, ledger, run))
     _bring_objects(parcel, ledger.objects)
     if parcel.code is not None:
         codestore.unpack(parcel.code, ledger.folder, list(plan), parcel.places, parcel.shallow)
@@ -212,8 +213,8 @@ def _joined(base: dict[str, Any], here: dict[str, Any], theirs: dict[str, Any]) 
     return joined if len(canonical.dumps(joined)) <= MAX_RUN_BYTES else None
 
 
-def _check_run(parcel: Parcel, run: str, made: Replayed, steps: list[int], what: What) -> None:
-    """Hold a run's files against its seals, and its checkpoints against their manifests. Raises LedgerError."""
+def _check_run(parcel: Parcel, run: str, made: Replayed, what: What) -> None:
+    """Hold a run's files against its seals. Raises LedgerError."""
     assert made.run is not None  # _compare saw it
     for one in needed(made.run, _Packed(parcel)):
         if one.sha not in parcel.objects:
@@ -223,18 +224,28 @@ def _check_run(parcel: Parcel, run: str, made: Replayed, steps: list[int], what:
         for name, seal in json.loads(parcel.objects[made.run["seals"]].read_bytes()).items():
             if name not in files or _prefix(files[name], seal["bytes"]) != seal["sha256"]:
                 raise LedgerError(f"{name} is not as it was sealed", where=f"run {run}", mend="copy it again")
+
+
+def _leave_out_damaged(parcel: Parcel, run: str, made: Replayed, steps: list[int]) -> None:
+    """Hold checkpoints against their manifests, and take a damaged one out: the rest may be all that is left."""
     for step in steps:
         row = made.checkpoints.get(step)
-        folder = files[f"checkpoints/step-{step:08d}/COMMIT"].parent
+        inside = f"checkpoints/step-{step:08d}/"
+        folder = parcel.files[run][f"{inside}COMMIT"].parent
+        damage = ""
         try:
             inspect(folder)
-            whole = row is not None and file_sha256(folder / "manifest.json") == row["manifest"]
+            if row is None or file_sha256(folder / "manifest.json") != row["manifest"]:
+                damage = "it is not the one journalled"
         except CheckpointError as error:
-            raise LedgerError(
-                f"the checkpoint at step {step}: {error.what}", where=f"run {run}", mend="copy it again"
-            ) from error
-        if not whole:
-            raise LedgerError(f"the checkpoint at step {step} is not the one journalled", where=f"run {run}")
+            damage = error.what
+        if damage:
+            kept = {name: path for name, path in parcel.files[run].items() if not name.startswith(inside)}
+            parcel.files[run] = kept
+            parcel.notes.append(
+                f"the checkpoint at step {step} of run {run} is damaged and stays out: {damage}; "
+                "copy it again, if it is whole where it came from"
+            )
 
 
 class _Packed(Objects):
