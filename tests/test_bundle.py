@@ -130,7 +130,9 @@ def test_a_checkpoint_that_was_damaged_before_it_was_packed_keeps_nothing_else_o
     sick = Path(shutil.copytree(there.parents[1], tmp_path / "sick", symlinks=True)) / INNER
     weights = sorted(sick.glob("ledger/runs/*/checkpoints/step-*/model.safetensors"))[-1]
     weights.write_bytes(weights.read_bytes()[:-1] + b"\x55")
-    labassist("export", "--all", "--to", "bundle", "-o", str(tmp_path / "x.tar"), cwd=sick)
+    made = answer("export", "--all", "--to", "bundle", "-o", str(tmp_path / "x.tar"), cwd=sick)
+    (said,) = made["notes"]
+    assert "is damaged here" in said and "model.safetensors" in said and weights.parents[2].name in said
     found = answer("import", str(tmp_path / "x.tar"), cwd=home)
     assert len(found["new"]) == 4 and found["checkpoints"] == 3
     (note,) = [note for note in found["notes"] if "is damaged and stays out" in note]

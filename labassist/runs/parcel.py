@@ -190,6 +190,7 @@ def write(parcel: Parcel, path: Path) -> str:
             with tarfile.open(fileobj=hashing, mode="w", format=tarfile.PAX_FORMAT) as tar:  # type: ignore[call-overload]
                 for name, source in _members(parcel):
                     files[name] = _add(tar, name, source)
+                parcel.notes += _damaged(parcel, files)
                 index = json.dumps(_index(parcel, files), indent=1).encode()
                 _add(tar, _INDEX, index)
             out.flush()
@@ -207,6 +208,25 @@ def write(parcel: Parcel, path: Path) -> str:
         partial.unlink(missing_ok=True)
         raise
     return hashing.sha256.hexdigest()
+
+
+def _damaged(parcel: Parcel, packed: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """Say which checkpoints were packed that are not as their manifests say: their hashes are known by now."""
+    for run in parcel.runs:
+        for step in parcel.steps(run):
+            inside = f"checkpoints/step-{step:08d}"
+            try:
+                promised = read_manifest(parcel.files[run][f"{inside}/COMMIT"].parent)["files"]
+                bad = [
+                    name for name in promised if packed.get(f"runs/{run}/{inside}/{name}") != promised[name]
+                ]
+            except CheckpointError as error:
+                bad = [error.what]
+            if bad:
+                yield (
+                    f"the checkpoint at step {step} of run {run} is damaged here, and no import will take it "
+                    f"({bad[0]}); --checkpoints all takes the ones before it along"
+                )
 
 
 def _members(parcel: Parcel) -> Iterator[tuple[str, Path | bytes]]:
