@@ -288,6 +288,27 @@ def test_the_cursor_reads_exact_values_and_the_average_says_what_it_is(written: 
     play(written.workspace, script)
 
 
+def test_a_run_is_written_as_a_page_from_the_ledger_and_from_its_own_screen(written: Written) -> None:
+    run = written.run(1, [3.0, 2.0])
+    page = written.workspace.root / ".labassist" / "pages" / f"{words.short(run)}.html"
+
+    async def script(pilot: Pilot[int], app: LabApp) -> None:
+        await until(pilot, app, "1 run")
+        await pilot.press("l")
+        await until(pilot, app, "abc001")
+        await pilot.press("x")
+        await until(pilot, app, "written: .labassist/pages/abc001.html; open it in a browser")
+        assert "01-first-loop/train" in page.read_text()
+        page.unlink()
+        await pilot.press("enter")
+        await until(pilot, app, "[1 curves]", "✓ finished")
+        await pilot.press("x")
+        await until(pilot, app, "written: .labassist/pages/abc001.html")
+        assert page.is_file()
+
+    play(written.workspace, script)
+
+
 def test_copying_writes_a_file_and_asks_the_terminal(written: Written) -> None:
     run = written.run(1, [3.0])
 
@@ -321,7 +342,7 @@ def test_the_command_list_does_what_is_chosen(written: Written) -> None:
 
 
 def test_the_help_begins_with_what_takes_the_keys(written: Written) -> None:
-    written.run(1, [3.0])
+    written.run(1, [3.0, 2.0])
 
     async def script(pilot: Pilot[int], app: LabApp) -> None:
         await until(pilot, app, "1 run")

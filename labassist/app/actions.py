@@ -95,6 +95,7 @@ ACTIONS = (
     Action(
         "copy", "y", "copy", "Copy the command, and keep it in a file.", (LAB, RUN, LEDGER, PLAN, EXPERIMENT)
     ),
+    Action("export", "x", "page", "Write the run as one HTML page for a browser.", (RUN, LEDGER)),
     Action("plan", "p", "plan", "What a training needs, takes and costs.", (COURSE,)),
     Action("checkpoints", "c", "checkpoints", "Say whether a resume from them is exact.", (COURSE, RUN)),
     Action("ledger", "l", "ledger", "Open the ledger: every recorded run.", (COURSE, LAB, JOBS, RUN)),

@@ -144,6 +144,11 @@ class LabApp(App[int], inherit_bindings=False):
         """Keep a note with a run; the answer has the key `note`."""
         self.desk.errands.ask("note", "note", run, f" {text}")  # a dash at its start is no option
 
+    def export(self, run: str) -> None:
+        """Write a run as one page; the answer has the key `export`."""
+        page = self.workspace.root / ".labassist" / "pages" / f"{short(run)}.html"
+        self.desk.errands.ask("export", "export", run, "--to", "html", "--output", str(page))
+
     def open_run(self, run: str) -> None:
         """Show a run."""
         from labassist.app.screens.run import RunScreen

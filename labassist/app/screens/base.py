@@ -194,6 +194,13 @@ class LabScreen(Screen[Any]):
         """Say how a command ended: `well`, or why it could not be done."""
         self.notice([("! ", "bad"), (message.problem, "plain")] if message.problem else [(well, "plain")])
 
+    def exported(self, message: messages.Answered) -> None:
+        """Say where the page lies that `x` asked for, from the workspace on where it lies in it."""
+        path = message.document["path"] if message.document else ""
+        self.answered(
+            message, f"written: {path.removeprefix(f'{self.lab.workspace.root}/')}; open it in a browser"
+        )
+
     def lines(self, selector: str) -> Lines:
         """Return one of this screen's text widgets."""
         return self.query_one(selector, Lines)

@@ -104,7 +104,7 @@ class LedgerScreen(LabScreen):
         readonly = bool(self.lab.runs and self.lab.runs.readonly)
         if action in ("open", "mark", "audit", "copy"):
             return here is not None
-        if action == "note":
+        if action in ("note", "export"):
             return here is not None and not readonly
         if action == "compare":
             return len(self._pair()) == 2
@@ -160,6 +160,8 @@ class LedgerScreen(LabScreen):
                 self._show_verdict()
         elif isinstance(message, messages.Answered) and message.key == "note":
             self.answered(message, "noted")
+        elif isinstance(message, messages.Answered) and message.key == "export":
+            self.exported(message)
         elif isinstance(message, messages.ReplayMoved):
             self._show_verdict()
             self.query_one(Rows).repaint()
@@ -242,6 +244,11 @@ class LedgerScreen(LabScreen):
         """Ask for a note."""
         self._noted = self.query_one(Rows).here["id"]
         self.query_one(Prompt).ask("note", f"what you saw of run {words.short(self._noted)}")
+
+    def action_export(self) -> None:
+        """Write the highlighted run as a page."""
+        self.notice([("writing the page …", "plain")])
+        self.lab.export(self.query_one(Rows).here["id"])
 
     def action_back(self) -> None:
         """Forget the search, else go back."""

@@ -130,7 +130,7 @@ class RunScreen(LabScreen):
             return over and not self._readonly and not self._replaying()
         if action == "audit":
             return known
-        if action == "note":
+        if action in ("note", "export"):
             return known and not self._readonly
         if action in ("smooth", "log_scale"):
             return self.tab == 1 and self._progress.drawable()
@@ -183,6 +183,8 @@ class RunScreen(LabScreen):
             self._show_page()
         elif isinstance(message, messages.Answered) and message.key == "note":
             self.answered(message, "noted; the lineage shows it")
+        elif isinstance(message, messages.Answered) and message.key == "export":
+            self.exported(message)
         elif isinstance(message, messages.MachineSampled):
             self._view.show_machine()
         elif isinstance(message, (messages.RunsChanged, messages.ReplayMoved)):
@@ -280,6 +282,11 @@ class RunScreen(LabScreen):
         """Keep the note."""
         if message.text:
             self.lab.keep_note(self.run, message.text)
+
+    def action_export(self) -> None:
+        """Write the run as a page."""
+        self.notice([("writing the page …", "plain")])
+        self.lab.export(self.run)
 
     def action_series(self) -> None:
         """Draw the next series."""
