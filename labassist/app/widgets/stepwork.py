@@ -95,7 +95,7 @@ class StepWork(Vertical):
 
     def _divide(self, health: list[Line]) -> None:
         """Give each part its rows. Where they are few the command is cut first, then the curve, then the health."""
-        ask = folded(self._asked, self._room)
+        ask = [row for line in self._asked for row in self._folded(line)]
         check = folded(self._verdict, self._room, indent=8)
         most = MOST_CHECK_LINES[self._beside]
         room = self.screen.size.height - (OUTSIDE if self._beside else OUTSIDE + TEXT)
@@ -122,11 +122,15 @@ class StepWork(Vertical):
         if (height.value if height is not None and chart is not None else height) != chart:
             self.chart.styles.height = chart
 
+    def _folded(self, line: Line) -> list[Line]:
+        """Return a line in rows; an option's further rows stand under its first word."""
+        return folded([line], self._room, indent=6 if line[0] == ("  ", "plain") else 2)
+
     def _brief(self) -> list[Line]:
         """Return what is asked with the command on one row: it is known where it has run, and `y` copies it."""
         rows: list[Line] = []
         for line in self._asked:
-            own = folded([line], self._room)
+            own = self._folded(line)
             if line[0][0] == coursefacts.PROMPT and len(own) > 1:
                 own = [[*folded([line], self._room - 2)[0], (" …", "dim")]]
             rows += own
