@@ -156,6 +156,25 @@ def test_a_run_is_shown_whole_at_each_size(written: Written, size: tuple[int, in
     play(written.workspace, script, size)
 
 
+def test_a_held_out_loss_is_drawn_beside_the_loss_at_every_evaluation(written: Written) -> None:
+    run = written.run(1, [4.0 - step / 20 for step in range(40)])
+    with (written.workspace.ledger / "runs" / run / "metrics-rank0.jsonl").open("a") as file:
+        for step in (10, 20, 30, 40):
+            file.write(f'{{"step": {step}, "t": 4.1, "eval_loss": {4.0 - step / 40}}}\n')
+        file.write('{"step": 40, "t": 4.2, "val_loss": 3.1}\n')
+
+    async def script(pilot: Pilot[int], app: LabApp) -> None:
+        await until(pilot, app, "1 run")
+        await pilot.press("r")
+        await until(
+            pilot, app, "loss ⠒⠒ 2.05  eval loss ⠒ ⠒ 3", "val loss 3.1", "held-out loss 3 (step 40), its best"
+        )
+        drawn = app.screen.query_one(ChartView).chart
+        assert [drawn.at(step, "eval loss") for step in (10, 20, 30, 40)] == [3.75, 3.5, 3.25, 3.0]
+
+    play(written.workspace, script, (160, 50))
+
+
 @pytest.mark.parametrize("size", [(80, 24), (160, 50)], ids=str)
 def test_a_run_without_a_curve_gives_its_room_to_the_log(written: Written, size: tuple[int, int]) -> None:
     run = written.run(1, log="".join(f"line {number}\n" for number in range(12)), last={})

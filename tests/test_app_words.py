@@ -118,6 +118,10 @@ def test_health_counts_clipped_steps_and_names_the_best_held_out_loss() -> None:
     said = text(health.words({}, words.UNICODE))
     assert "clipped 25% of steps" in said
     assert "held-out loss 1.8 (step 100), best 1.5 at step 60" in said
+    # Where a trainer evaluates on the way, the one number at the end is no curve and no new best.
+    health.feed({"step": 90, "eval_loss": 1.7}, 1.0)
+    health.feed({"step": 100, "eval_loss": 1.6, "val_loss": 1.5}, 1.0)
+    assert "held-out loss 1.6 (step 100), its best" in text(health.words({}, words.UNICODE))
     assert "clipped" not in text(fed([2.0] * 30, "off", grad_norm=9.0).words({}, words.UNICODE))
 
 

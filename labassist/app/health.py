@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from labassist.app.words import Line, Signs, value
+from labassist.ledger.curves import HELD_OUT, held_out
 
 ENOUGH = 20
 """Steps before a trend is named."""
@@ -37,20 +38,22 @@ class Health:
         """Where an unstable run began, its highest average, and the step of that."""
         self.norms = 0
         self.clipped = 0
-        self._best: tuple[float, int] | None = None
-        self._latest: tuple[float, int] | None = None
+        self._held_out: dict[str, tuple[tuple[float, int], tuple[float, int]]] = {}
+        """Series -> its latest and its lowest value, each with its step."""
 
     def feed(self, row: Mapping[str, Any], clip: object) -> None:
         """Take one row; `clip` is the run's gradient norm limit, where it is a number."""
-        loss, norm, held_out = row.get("loss"), row.get("grad_norm"), row.get("val_loss")
+        loss, norm = row.get("loss"), row.get("grad_norm")
         if isinstance(loss, float):
             self._loss(row["step"], loss)
         if isinstance(norm, float) and isinstance(clip, int | float):
             self.norms += 1
             self.clipped += norm > clip
-        if isinstance(held_out, float) and math.isfinite(held_out):
-            self._latest = (held_out, row["step"])
-            self._best = min(self._best or self._latest, self._latest)
+        for name in HELD_OUT:
+            held = row.get(name)
+            if isinstance(held, float) and math.isfinite(held):
+                latest = (held, row["step"])
+                self._held_out[name] = latest, min(self._held_out.get(name, (latest, latest))[1], latest)
 
     def words(self, document: Mapping[str, Any], marks: Signs) -> list[Line]:
         """Return one sentence on the loss and one on the rest; empty before there is anything to say."""
@@ -66,13 +69,10 @@ class Health:
         second: Line = []
         if self.norms:
             second.append((f"clipped {100 * self.clipped / self.norms:.0f}% of steps", "plain"))
-        if self._latest and self._best:
-            text = f"held-out loss {value(self._latest[0])} (step {self._latest[1]:,})"
-            text += (
-                ", its best"
-                if self._latest == self._best
-                else f", best {value(self._best[0])} at step {self._best[1]:,}"
-            )
+        if name := held_out(self._held_out):
+            latest, best = self._held_out[name]
+            text = f"held-out loss {value(latest[0])} (step {latest[1]:,})"
+            text += ", its best" if latest == best else f", best {value(best[0])} at step {best[1]:,}"
             second.append(((", " if second else "") + text, "plain"))
         idle: Line = (
             [(f"{marks.alarm} ", "warn"), (document["idle"][-1], "plain")] if document.get("idle") else []

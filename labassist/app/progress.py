@@ -17,7 +17,13 @@ from labassist.runs.live_line import rate, span
 RECENT_S = 20.0
 """The rate and the time left are those of the last so many seconds."""
 
-LABELS = {"loss": "loss", "grad_norm": "grad norm", "lr": "lr", "val_loss": "held-out loss"}
+LABELS = {
+    "loss": "loss",
+    "grad_norm": "grad norm",
+    "lr": "lr",
+    "eval_loss": "eval loss",
+    "val_loss": "val loss",
+}
 """Series whose newest value is shown, in order, and what they are called."""
 
 

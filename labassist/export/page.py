@@ -11,7 +11,7 @@ from labassist.export import svg
 from labassist.export.facts import Facts
 from labassist.export.tables import flat
 from labassist.ledger.curve_table import numbers
-from labassist.ledger.curves import encode
+from labassist.ledger.curves import encode, held_out
 from labassist.ledger.entries import Head
 from labassist.ledger.records import why_gone
 
@@ -126,7 +126,7 @@ def _outcome(run: dict[str, Any]) -> dict[str, Any]:
 
 def _curves(one: Facts) -> str:
     names = numbers(one.curve)
-    together = [name for name in ("loss", "val_loss") if name in names]
+    together = [name for name in ("loss", held_out(names)) if name in names]
     groups = ([together] if together else []) + [[name] for name in names if name not in together]
     origin = one.run.get("resumed_from")
     marks = {origin["step"]: "resumed"} if origin and origin["step"] in set(one.curve.steps) else {}

@@ -7,9 +7,7 @@ import io
 from collections.abc import Sequence
 
 from labassist.errors import InputError, did_you_mean
-from labassist.ledger.curves import Curve, encode
-
-_SHOWN = ("loss", "val_loss")
+from labassist.ledger.curves import Curve, encode, held_out
 
 
 def numbers(curve: Curve) -> list[str]:
@@ -38,7 +36,7 @@ def chosen(curve: Curve, names: Sequence[str], *, drawn: bool) -> list[str]:
             raise InputError(why, where=name, mend=mend)
     if names:
         return list(dict.fromkeys(names))
-    return [name for name in _SHOWN if name in there] or there[:1] if drawn else there
+    return [name for name in ("loss", held_out(there)) if name in there] or there[:1] if drawn else there
 
 
 def csv_text(curve: Curve, names: Sequence[str], counts: Sequence[str] = ()) -> str:

@@ -6,7 +6,7 @@ import os
 import struct
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -24,6 +24,15 @@ Value = float | str
 """A number (a nan keeps its bits), or a digest as 16 hex digits."""
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
+
+HELD_OUT = ("eval_loss", "val_loss")
+"""The loss over text that is not trained on, as trainers call it: the first of them that a run has is drawn beside its
+loss. Where there are both, `val_loss` is the one number at the end, over all of that text."""
+
+
+def held_out(names: Container[str]) -> str:
+    """Return the one of these series that is the held-out loss, empty where none is."""
+    return next((name for name in HELD_OUT if name in names), "")
 
 
 class Series(Mapping[int, Value]):

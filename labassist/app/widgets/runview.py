@@ -16,6 +16,7 @@ from labassist.app.runfacts import note_lines
 from labassist.app.widgets.chart import ChartView
 from labassist.app.widgets.lines import Lines, fitted, folded, wrapped
 from labassist.app.words import Line
+from labassist.ledger.curves import held_out
 
 if TYPE_CHECKING:
     from labassist.app.app import LabApp
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
 
 PROGRESS_LINES = 2
 """Most that a replay's progress takes."""
-
-HELD_OUT = "val_loss"
-"""The series that is drawn beside the loss."""
 
 
 class RunView(Vertical):
@@ -78,8 +76,9 @@ class RunView(Vertical):
         self._choose()
         self.chart.clear()
         self._add(self.progress.series.get(self.series, ()), self.series)
-        if self.series == "loss":
-            self._add(self.progress.series.get(HELD_OUT, ()), HELD_OUT)
+        beside = held_out(self.progress.series)
+        if self.series == "loss" and beside:
+            self._add(self.progress.series[beside], beside)
         self._add(self.overlay.series.get(self.series, ()), "replay")
 
     def _choose(self) -> bool:
@@ -98,8 +97,9 @@ class RunView(Vertical):
         self._add(
             [(row["step"], row[self.series]) for row in rows if self.series in row], name or self.series
         )
-        if self.series == "loss" and not name:
-            self._add([(row["step"], row[HELD_OUT]) for row in rows if HELD_OUT in row], HELD_OUT)
+        beside = held_out(self.progress.series)
+        if self.series == "loss" and beside and not name:
+            self._add([(row["step"], row[beside]) for row in rows if beside in row], beside)
 
     def _add(self, points: Iterable[tuple[float, float]], name: str) -> None:
         new = points if isinstance(points, Points) else list(points)
