@@ -167,7 +167,7 @@ def test_a_held_out_loss_is_drawn_beside_the_loss_at_every_evaluation(written: W
         await until(pilot, app, "1 run")
         await pilot.press("r")
         await until(
-            pilot, app, "loss ⠒⠒ 2.05  eval loss ⠒ ⠒ 3", "val loss 3.1", "held-out loss 3 (step 40), its best"
+            pilot, app, "loss ⠒⠒ 2.05  eval loss ⠒ ⠒ 3", "val loss 3.1", "held-out loss 3 (step", "its best"
         )
         drawn = app.screen.query_one(ChartView).chart
         assert [drawn.at(step, "eval loss") for step in (10, 20, 30, 40)] == [3.75, 3.5, 3.25, 3.0]
