@@ -59,6 +59,13 @@ class AnswerNo(LabError):
     status = 1
 
 
+def counted(number: int, words: str) -> str:
+    """Return a number with its words, which are given for many: `1 run`, `3 runs`, `1 journal entry`."""
+    if number == 1:
+        words = f"{words[:-3]}y" if words.endswith("ies") else words.removesuffix("s").removesuffix("S")
+    return f"{number:,} {words}"
+
+
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Return `, did you mean …?` with the nearest of `names`, or nothing where none is near.
 

@@ -11,7 +11,7 @@ from command import answer, labassist
 from labassist.content import root
 from labassist.data import lint as linter
 from labassist.data import rows
-from labassist.errors import InputError
+from labassist.errors import InputError, counted
 from labassist.workspace import Workspace
 
 GOOD = {"instruction": "Say hello", "output": "hello"}
@@ -213,3 +213,16 @@ def test_one_sample_that_is_too_long_is_one() -> None:
         "OK, with a limit of 5 tokens a sample; a job has its own, its `length`: give that with --limit"
     )
     assert "1 sample is longer than 5 tokens and would be cut" in text and "0 samples of 1 line, " in text
+
+
+@pytest.mark.parametrize(
+    ("number", "words", "said"),
+    [
+        (1, "runs", "1 run"),
+        (0, "runs", "0 runs"),
+        (1, "journal entries", "1 journal entry"),
+        (2000, "LINES", "2,000 LINES"),
+    ],
+)
+def test_one_of_a_thing_is_not_many(number: int, words: str, said: str) -> None:
+    assert counted(number, words) == said

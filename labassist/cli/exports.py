@@ -53,6 +53,7 @@ def mlflow(args: argparse.Namespace) -> int:
     """Log to an MLflow store."""
     from labassist.cli.opening import opened
     from labassist.cli.output import emit
+    from labassist.errors import counted
     from labassist.export import mlflow as store
     from labassist.export.facts import chosen
 
@@ -61,7 +62,7 @@ def mlflow(args: argparse.Namespace) -> int:
     logged, known = store.write(ledger, chosen(ledger, args.runs), target)
     document = {"store": target, "logged": logged, "known": known}
     there = f"; {known} were there already" if known else ""
-    emit(document, args.json, lambda: f"logged {logged} runs to {target}{there}")
+    emit(document, args.json, lambda: f"logged {counted(logged, 'runs')} to {target}{there}")
     return 0
 
 
@@ -71,7 +72,7 @@ def _write(
     """Let `write` make what was asked for, and say where it lies."""
     from labassist.cli.opening import opened
     from labassist.cli.output import emit
-    from labassist.errors import InputError
+    from labassist.errors import InputError, counted
     from labassist.export.facts import chosen
 
     _workspace, ledger = opened(args)
@@ -84,6 +85,6 @@ def _write(
             f"cannot be written: {error.strerror}", where=str(error.filename or place), mend="see -o PATH"
         ) from error
     document = {"path": str(place), "runs": [run["id"] for run in runs], "files": files}
-    what = f"{len(runs)} run" + ("" if len(runs) == 1 else "s")
+    what = counted(len(runs), "runs")
     emit(document, args.json, lambda: f"wrote {place}: {what}" + (f", {files} files" if files > 1 else ""))
     return 0

@@ -108,6 +108,7 @@ def _bundle(args: argparse.Namespace) -> int:
     """Write a bundle."""
     from labassist.cli.opening import opened
     from labassist.cli.output import emit, say
+    from labassist.errors import counted
     from labassist.runs import parcel as parcels
     from labassist.runs.belongings import by_hash_only, not_taken
     from labassist.runs.scratch import scratch
@@ -151,7 +152,7 @@ def _bundle(args: argparse.Namespace) -> int:
         document,
         args.json,
         lambda: (
-            f"wrote {path}: {len(parcel.runs)} runs, {steps} checkpoints, {size / 2**20:,.1f} MiB\nsha256 {digest}"
+            f"wrote {path}: {counted(len(parcel.runs), 'runs')}, {counted(steps, 'checkpoints')}, {size / 2**20:,.1f} MiB\nsha256 {digest}"
         ),
     )
     return 0

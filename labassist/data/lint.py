@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 from labassist.data.rows import MOST_SHOWN, Read, Sample
+from labassist.errors import counted
 
 BAR = 30
 
@@ -41,7 +42,7 @@ def warnings(samples: list[Sample]) -> list[str]:
             if again == 1
             else ("are exact copies", "others: they count that much more")
         )
-        told.append(f"{counted(again, 'sample')} {are} of {others} in training")
+        told.append(f"{counted(again, 'samples')} {are} of {others} in training")
     if any(one.prompt for one in samples):
         answers: dict[str, set[str]] = {}
         for one in samples:
@@ -50,7 +51,7 @@ def warnings(samples: list[Sample]) -> list[str]:
         if unlike:
             have = "has" if unlike == 1 else "have"
             told.append(
-                f"{counted(unlike, 'question')} {have} more than one answer: the model can learn only a mixture"
+                f"{counted(unlike, 'questions')} {have} more than one answer: the model can learn only a mixture"
             )
     return told
 
@@ -63,7 +64,7 @@ def characters(sample: Sample) -> int:
 def text(told: dict[str, Any]) -> str:
     """Return the answer as a person reads it."""
     lines = [
-        f"{told['path']}: {counted(told['samples'], 'sample')} of {counted(told['lines'], 'line')}"
+        f"{told['path']}: {counted(told['samples'], 'samples')} of {counted(told['lines'], 'lines')}"
         + (f", shape {told['shape']}" if told["shape"] else "")
     ]
     folded: dict[tuple[str, str], list[int]] = {}
@@ -97,12 +98,7 @@ def text(told: dict[str, Any]) -> str:
 def _to_mend(problems: list[dict[str, Any]]) -> str:
     if not problems[0]["line"]:
         return "THE FILE TO MEND"
-    return f"{counted(len(problems), 'LINE')} TO MEND"
-
-
-def counted(number: int, word: str) -> str:
-    """Return a number with its word, in the plural where there is not one."""
-    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}{'S' if word.isupper() else 's'}"
+    return f"{counted(len(problems), 'LINES')} TO MEND"
 
 
 def _tokens(told: dict[str, Any]) -> list[str]:
@@ -119,7 +115,7 @@ def _tokens(told: dict[str, Any]) -> list[str]:
     if spread["over"]:
         are = "is" if spread["over"] == 1 else "are"
         lines.append(
-            f"  {counted(spread['over'], 'sample')} {are} longer than {spread['limit']} tokens and would be cut"
+            f"  {counted(spread['over'], 'samples')} {are} longer than {spread['limit']} tokens and would be cut"
         )
     return [*lines, "", *told["shown"].splitlines(), ""]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from labassist.errors import counted
 from labassist.ledger.anchor import Anchor
 from labassist.ledger.problems import Problem
 from labassist.ledger.records import to_document
@@ -43,8 +44,8 @@ class Audit:
 
     def text(self) -> str:
         """Return the answer in lines for a person."""
-        counts = ", ".join(f"{count} {name}" for name, count in self.checked.items())
-        lines = [f"{'ok' if self.ok else 'NOT OK'}: {self.records} runs; checked {counts}"]
+        counts = ", ".join(counted(count, name) for name, count in self.checked.items())
+        lines = [f"{'ok' if self.ok else 'NOT OK'}: {counted(self.records, 'runs')}; checked {counts}"]
         lines += [f"  {line}" for line in _folded(self.problems)]
         if self.not_covered:
             lines.append("not covered (no promise was made about these):")
@@ -56,7 +57,7 @@ class Audit:
             lines += [f"  {line}" for line in self.not_covered if line not in folded]
             if folded:
                 lines.append(
-                    f"  {len(folded)} checkpoints in folders of their trainers: {len(gone)} deleted, "
+                    f"  {counted(len(folded), 'checkpoints')} in folders of their trainers: {len(gone)} deleted, "
                     f"{len(over)} written over by a later run (--json names each)"
                 )
         lines.append(f"head {self.head}")

@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from labassist.errors import CheckpointError, LedgerError
+from labassist.errors import CheckpointError, LedgerError, counted
 from labassist.ledger import canonical, codestore, origin
 from labassist.ledger.entries import RUN_NAME, Entry
 from labassist.ledger.objects import Objects
@@ -71,9 +71,7 @@ class Merged:
     def text(self) -> str:
         """Return the answer in lines for a person."""
         lines = [f"imported {run}" for run in self.new] + [f"brought up to date {run}" for run in self.newer]
-        counts = (
-            f"{len(self.new)} new runs, {len(self.newer)} brought up to date, {len(self.same)} here already"
-        )
+        counts = f"{counted(len(self.new), 'new runs')}, {len(self.newer)} brought up to date, {len(self.same)} here already"
         lines += [f"NOT imported {run}: {why}" for run, why in self.refused.items()]
         return "\n".join(
             [*lines, f"{counts}; {self.checkpoints} checkpoints, {self.marks} marks of the course"]

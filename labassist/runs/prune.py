@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from labassist.errors import InputError, LedgerError, did_you_mean
+from labassist.errors import InputError, LedgerError, counted, did_you_mean
 from labassist.ledger import curves, foreign
 from labassist.ledger.records import why_gone
 from labassist.ledger.store import Ledger
@@ -74,7 +74,7 @@ class Pruned:
         lines += [f"removed {name}, which an interrupted prune had left" for name in self.finished]
         freed = f"{self.bytes / 2**20:,.1f} MiB"
         end = f"would free {freed}; run it without --dry-run to do it" if self.dry else f"freed {freed}"
-        return "\n".join([*lines, f"{len(self.dropped)} checkpoints, {end}"])
+        return "\n".join([*lines, f"{counted(len(self.dropped), 'checkpoints')}, {end}"])
 
 
 def keys(ledger: Ledger, names: Sequence[str]) -> frozenset[Key]:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from labassist.errors import CodeError, InputError, LedgerError
+from labassist.errors import CodeError, InputError, LedgerError, counted
 from labassist.ledger import codestore
 from labassist.ledger.store import Ledger
 from labassist.runs.belongings import digest_of
@@ -140,7 +140,7 @@ def _mirror_files(home: Remote, mirror: Path, ended: set[str], checkpoints: str,
     listing = list(_listing(home, ended, checkpoints))
     missing = [one for one in listing if not is_here(mirror, one)]
     total = sum(one.size for one in missing)
-    say(f"{len(listing)} files there, {len(missing)} to bring, {total / 2**20:,.1f} MiB")
+    say(f"{counted(len(listing), 'files')} there, {len(missing)} to bring, {total / 2**20:,.1f} MiB")
     copy(home / "ledger", mirror, missing, say)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from labassist.errors import CheckpointError, LedgerError
+from labassist.errors import CheckpointError, LedgerError, counted
 from labassist.ledger.store import Ledger
 from labassist.record.inspect import committed, read_manifest
 from labassist.record.protocol import file_sha256
@@ -85,7 +85,9 @@ def mirror_work(
             free -= need
             bring += missing
     if bring:
-        say(f"{len(bring)} files that runs made, {sum(one.size for one in bring) / 2**20:,.1f} MiB")
+        say(
+            f"{counted(len(bring), 'files')} that runs made, {sum(one.size for one in bring) / 2**20:,.1f} MiB"
+        )
         copy(home, mirror, bring, say)
     for file in bring:
         if file_sha256(mirror / file.name) != hashes[file.name]:
