@@ -283,6 +283,34 @@ def test_an_input_that_was_changed_since_is_said_before_a_replay(lab: Path) -> N
     assert found["likely_causes"] == ["input data: recorded data.bin, here changed"]
 
 
+LISTS = """\
+import os, pathlib
+from labassist import record
+os.chdir(pathlib.Path(__file__).parent)
+order = record.read_order()
+shards = sorted(pathlib.Path("shards").glob("*.bin"))
+read = [order.input(shard.name, shard).read_bytes() for shard in shards]
+recorder = record.start(order=order, total_steps=len(read))
+for step, part in enumerate(read, 1):
+    recorder.record(step, loss=float(len(part)))
+recorder.finish(len(read))
+"""
+
+
+def test_inputs_that_git_ignores_are_found_by_a_replay_whose_script_lists_their_folder(lab: Path) -> None:
+    shards = lab / "deep" / "shards"
+    shards.mkdir(parents=True)
+    for number, size in enumerate((10, 5 * 2**20)):
+        (shards / f"{number}.bin").write_bytes(bytes(size))
+    (shards / ".gitignore").write_text("*\n")
+    (lab / "deep" / "lists.py").write_text(LISTS)
+    made = run(lab, "--", "python", "deep/lists.py")
+    # The script runs elsewhere than the workspace, and still the record says where in it the files are.
+    assert [one["path"] for one in made["inputs"]] == ["deep/shards/0.bin", "deep/shards/1.bin"]
+    assert [one.get("stored", False) for one in made["inputs"]] == [True, False]
+    assert answer("replay", made["id"], cwd=lab)["compared"]["steps"] == 2
+
+
 @pytest.mark.fault
 def test_a_start_that_finds_no_room_for_a_process_says_so_and_leaves_a_ledger_that_is_whole(
     tmp_path: Path,

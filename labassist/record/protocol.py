@@ -123,9 +123,15 @@ class Order:
                 mend="bring the recorded file back, or start a new run with this one",
             )
         if self.recording:
-            values = {"name": name, "path": path.as_posix(), "bytes": size, "sha256": digest}
+            values = {"name": name, "path": self._place(path), "bytes": size, "sha256": digest}
             self.write_event("input", {**values, "split": dict(split or {})})
         return path
+
+    def _place(self, path: Path) -> str:
+        """Return a file's place for the record: within the workspace relative to it, wherever the script runs."""
+        whole = Path(os.path.abspath(path))
+        inside = self.root is not None and whole.is_relative_to(self.root)
+        return (whole.relative_to(self.root) if self.root and inside else whole).as_posix()
 
     def warn(self, line: str) -> None:
         """Say one line on standard error, and keep it with the run, where there is one. Raises LedgerError."""

@@ -202,7 +202,7 @@ def _plan(
         code=_with_package(record.code, recorded_package),
         root=root,
         package_root=package.unpack_package(ledger.objects, recorded_package, folder / "package"),
-        inputs=_inputs(ledger, original, workspace.root, folder),
+        inputs=_inputs(ledger, original, workspace.root, folder, root),
         resumed_from=came_from,
         resume_path=_segment_start(ledger, came_from),
         drop=list(record.dropped) if came_from else [],
@@ -225,9 +225,12 @@ def _segment_start(ledger: Ledger, origin: Origin | None) -> Path | None:
 
 
 def _inputs(
-    ledger: Ledger, original: dict[str, Any], workspace: Path, folder: Path
+    ledger: Ledger, original: dict[str, Any], workspace: Path, folder: Path, root: Path
 ) -> dict[str, dict[str, str]]:
-    """Copy the recorded inputs into the scratch folder; a link would let the trainer write through it."""
+    """Copy the recorded inputs into the scratch folder; a link would let the trainer write through it.
+
+    Those of the workspace are at their place under `root` too, where git ignores them: a script may list a folder.
+    """
     brought: dict[str, dict[str, str]] = {}
     for number, given in enumerate(room.inputs(original, ledger.objects)):
         target = folder / "inputs" / str(number) / Path(given["path"]).name
@@ -243,7 +246,26 @@ def _inputs(
                     f"the input {given['name']} cannot be brought back: {error.strerror}", where=str(source)
                 ) from error
         brought[given["name"]] = {"path": str(target), "sha256": given["sha256"]}
+        recorded = workspace / given["path"]
+        if recorded.is_relative_to(workspace) and ".." not in recorded.parts:
+            _at_its_place(
+                target, root / recorded.relative_to(workspace), root, stored=given.get("stored", False)
+            )
     return brought
+
+
+def _at_its_place(brought: Path, place: Path, root: Path, *, stored: bool) -> None:
+    """Put an input also where it lay in the workspace, unless the recorded code has something there.
+
+    Of a small one that is a copy, as a pipeline may make it anew in the replay; a large one needs no room twice.
+    """
+    if os.path.lexists(place) or not place.parent.resolve().is_relative_to(root.resolve()):
+        return
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if stored:
+        shutil.copyfile(brought, place)
+    else:
+        os.link(brought, place)
 
 
 def _compare(
