@@ -19,7 +19,7 @@ from labassist.runs.launch import Plan, launch
 from labassist.serving import place
 from labassist.workspace import Workspace
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.ci]
 
 # Made of parts, so that no scanner takes this file for what it tests.
 SECRETS = {

