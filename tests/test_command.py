@@ -283,6 +283,23 @@ def test_an_input_that_was_changed_since_is_said_before_a_replay(lab: Path) -> N
     assert found["likely_causes"] == ["input data: recorded data.bin, here changed"]
 
 
+RATES = """\
+import os, sys
+from labassist import record
+recorder = record.start(total_steps=2)
+for step in range(1, 3):
+    recorder.record(step, loss=float(sys.argv[1]) / step + 1e-9 * ("scratch" in os.getcwd()))
+recorder.finish(2)
+"""
+
+
+def test_runs_of_other_arguments_are_no_repeats_that_bound_the_noise_of_a_replay(lab: Path) -> None:
+    (lab / "rates.py").write_text(RATES)
+    for rate in ("1.0", "2.0", "3.0", "4.0"):
+        made = run(lab, "--", "python", "rates.py", rate)
+    assert answer("replay", made["id"], cwd=lab, status=4)["verdict"] == "DIVERGED"
+
+
 LISTS = """\
 import os, pathlib
 from labassist import record

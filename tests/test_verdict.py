@@ -114,6 +114,12 @@ def test_a_noise_bound_needs_three_recorded_repeats() -> None:
     assert compare(run(), outside, SAME, repeats=repeats).verdict == "DIVERGED"
 
 
+def test_an_original_that_none_of_its_repeats_repeats_is_not_within_their_noise() -> None:
+    loss = {step: 2.0 / step for step in STEPS}
+    odd = run(loss | {3: loss[3] + 0.01})
+    assert compare(odd, run(), SAME, repeats=[run(), run(), run()]).verdict == "DIVERGED"
+
+
 def test_a_differing_batch_is_never_noise() -> None:
     batch: dict[int, float | str] = {step: f"{step:016x}" for step in STEPS} | {2: "f" * 16}
     assert compare(run(), run(batch=batch), SAME, tolerance="bf16").verdict == "DIVERGED"

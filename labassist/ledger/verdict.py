@@ -226,7 +226,8 @@ def _bound(original: Curve, replay: Curve, repeats: Sequence[Curve], tolerance: 
         )
     if len(repeats) < REPEATS:
         return ""
-    spread = {name: _envelope([original, *repeats], name) for name in original.series}
+    # Of the repeats among themselves: counted with them, an original that none of them repeats would bound itself.
+    spread = {name: _envelope(repeats, name) for name in original.series}
 
     def measured(name: str, step: int, _value: float) -> float:
         return spread[name].get(step, 0.0)
@@ -239,7 +240,7 @@ def _bound(original: Curve, replay: Curve, repeats: Sequence[Curve], tolerance: 
 def _envelope(curves: Sequence[Curve], name: str) -> dict[int, float]:
     """Return for each step the largest spread among the curves seen up to that step."""
     widest, bound = 0.0, {}
-    for step in sorted(curves[0].series[name]):
+    for step in sorted(set().union(*(curve.series.get(name, {}) for curve in curves))):
         values = [curve.series.get(name, {}).get(step) for curve in curves]
         numbers = [value for value in values if isinstance(value, int | float) and math.isfinite(value)]
         if len(numbers) > 1:

@@ -356,8 +356,9 @@ def _digests(ledger: Ledger, checkpoint: dict[str, Any]) -> dict[str, str]:
 
 
 def _repeats(ledger: Ledger, original: dict[str, Any], besides: str) -> list[curves.Curve]:
-    """Return the curves of other finished runs of the same code, configuration, seed and mode."""
+    """Return the curves of other finished, unbroken runs of the same code, command, configuration and data."""
     found = []
+    circumstances = _circumstances(ledger, original)
     config = original.get("config")
     alike = where("config") == config if config else ~where("config").exists()
     for key in ("job", "seed", "mode", "threads"):
@@ -365,11 +366,18 @@ def _repeats(ledger: Ledger, original: dict[str, Any], besides: str) -> list[cur
     for document in ledger.runs.search(alike):
         if document["id"] in (original["id"], besides) or document["state"] != "finished":
             continue
-        if document["code"]["digest"] != original["code"]["digest"]:
+        if document.get("resumed_from") or _circumstances(ledger, document) != circumstances:
             continue
         with contextlib.suppress(FileNotFoundError, LedgerError):
             found.append(curves.joined(ledger, document["id"]))
     return found
+
+
+def _circumstances(ledger: Ledger, document: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what repeats of a run share besides its configuration: code, variables, data, a command's arguments."""
+    arguments = document["argv"] if document["kind"] == "command" else []
+    data = {given["name"]: given["sha256"] for given in room.inputs(document, ledger.objects)}
+    return document["code"]["digest"], document.get("env"), arguments, data
 
 
 def _compare_outputs(original: dict[str, Any], replayed: dict[str, Any]) -> Verdict:
