@@ -62,14 +62,14 @@ def test_from_first_start_to_a_check_that_fails_and_after_the_edit_passes(
         shown.wait("step 3 of ", "A borrowed learning rate", "space run", "e edit")
         shown.keys("Space")
         shown.wait("stop run", deadline=TRAINED)
-        screen = shown.wait("Check ✓", "✗", "not yet", deadline=TRAINED)
+        screen = shown.wait("Check ✗", "✓ the rate climbs", "not yet", deadline=TRAINED)
         assert "expected" in screen
         assert "got" in screen
         assert "n next" not in screen
         shown.keys("h")
         shown.wait("hint 1 of 3")
         shown.keys("e")
-        shown.wait("c checks what is in the file now")
+        shown.wait("space runs what is in the file now")
         assert (folder / "ed.line").read_text().strip() == f"+{line_of(workspace, 'optim.lr = 1e-3')}"
         shown.keys("Space")
         shown.wait("✓ done", "n next", deadline=2 * TRAINED)
