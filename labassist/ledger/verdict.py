@@ -30,6 +30,9 @@ TOLERANCES = {
 REPEATS = 3
 """Recorded repeats that a noise bound needs at least."""
 
+MOST_SERIES = 6
+"""Series that one line names."""
+
 Tensors = Mapping[str, str]
 
 
@@ -126,10 +129,10 @@ def _counts(original: Curve, replay: Curve) -> tuple[int, int]:
 def _first_difference(original: Curve, replay: Curve, missing: list[str]) -> dict[str, Any] | None:
     """Return the earliest differing value; of several at one step, the first that the step produces."""
     first: dict[str, Any] | None = None
+    lacking: dict[tuple[str, int, int], list[str]] = {}
     for rank, name in enumerate(_series(original)):
         ours, theirs = original.series[name], replay.series.get(name)
         if theirs is None:
-            missing.append(f"the replay has no series {name}")
             continue
         for step, value in sorted(ours.items()):
             if first is not None and step >= first["step"]:
@@ -144,18 +147,31 @@ def _first_difference(original: Curve, replay: Curve, missing: list[str]) -> dic
                     "rank": rank,
                 }
                 break
-        missing += _absent(name, ours.keys(), theirs.keys())
-    for name in sorted(replay.series.keys() - original.series.keys()):
-        missing.append(f"the original has no series {name}")
+        for side, steps in (("replay", ours.keys() - theirs), ("original", theirs.keys() - ours)):
+            if steps:
+                lacking.setdefault((side, len(steps), min(steps)), []).append(name)
+    missing += _absent_series("replay", _series(original), replay)
+    missing += _absent_series("original", _series(replay), original)
+    for (side, count, start), names in lacking.items():
+        missing.append(f"the {side} lacks {_few(names)} at {count} steps, first {start}")
     if first is not None:
         del first["rank"]
     return first
 
 
-def _absent(name: str, ours: Any, theirs: Any) -> Iterator[str]:
-    for side, steps in (("replay", ours - theirs), ("original", theirs - ours)):
-        if steps:
-            yield f"the {side} lacks {name} at {len(steps)} steps, first {min(steps)}"
+def _absent_series(side: str, names: Sequence[str], there: Curve) -> Iterator[str]:
+    """Say in one line which series a side lacks: a script may have a hundred of them."""
+    absent = [name for name in names if name not in there.series]
+    if absent and not there.steps:
+        yield f"the {side} recorded no step"
+    elif absent:
+        yield f"the {side} has no series {_few(absent)}"
+
+
+def _few(names: Sequence[str]) -> str:
+    """Return series by name, of many the first ones."""
+    more = len(names) - MOST_SERIES
+    return ", ".join(names[:MOST_SERIES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _compare_tensors(tensors: tuple[Tensors, Tensors] | None) -> tuple[list[str], list[str]]:
