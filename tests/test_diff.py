@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +119,38 @@ def test_a_commit_that_is_gone_is_said(lab: Path, base: Any, tmp_path: Path) -> 
     # Without the repository only the digests are known: equal ones are the same code all the same.
     found = answer("diff", base["id"], other["id"], cwd=elsewhere)
     assert found["code"] == {"same": True, "patch": ""}
+
+
+MANY = """\
+import sys
+from labassist import record
+rate, *inputs = sys.argv[1:]
+recorder = record.start(total_steps=4)
+for path in inputs:
+    recorder.input("text", path, split={"train": 0.9})
+for step in range(1, 5):
+    norms = {f"norm/{number:03d}": float(rate) ** step for number in range(100 if inputs else 101)}
+    late = float(rate) if step == 4 else 1.0
+    recorder.record(step, **norms, loss=float(rate) / step, lr=late, batch=record.digest([step]))
+recorder.finish(4)
+"""
+
+
+def test_of_a_hundred_curves_the_first_that_training_makes_are_shown_and_the_rest_counted(
+    tmp_path: Path,
+) -> None:
+    root = new(tmp_path / "lab").workspace.root
+    (root / "many.py").write_text(MANY)
+    (root / "text.txt").write_text("words")
+    for words in (("1.0", "text.txt"), ("2.0",)):
+        labassist("run", "--", "python", "many.py", *words, cwd=root)
+    _a, _b, *told = labassist("diff", "@-2", "@last", cwd=root).stdout.splitlines()
+    digest = sha256(b"words").hexdigest()[:12]
+    assert f"  text: text.txt (5 bytes, {digest}, {{'train': 0.9}}) / -" in told
+    curves = [line for line in told if "curve" in line]
+    assert curves[0] == "curve loss: 0 of 4 steps are equal; first difference at step 1: 1.0 / 2.0"
+    assert [line.split(":")[0] for line in curves[1:8]] == [f"curve norm/{number:03d}" for number in range(7)]
+    assert curves[8:] == [
+        "and 94 more curves, the first at step 1 (--json has each)",
+        "curves of b only: norm/100",
+    ]

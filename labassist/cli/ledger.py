@@ -9,6 +9,9 @@ if TYPE_CHECKING:
     from labassist.cli.parsing import Subparsers
     from labassist.ledger.store import Ledger
 
+MOST_CURVES = 8
+"""Differing curves that `diff` prints a line for."""
+
 
 def register(sub: Subparsers) -> None:
     """Add the commands of this group."""
@@ -303,18 +306,13 @@ def _diff_text(found: dict[str, Any]) -> str:
     for part in ("config", "environment", "data"):
         if found[part]:
             lines.append(part)
-            lines += [
-                f"  {key}: {_side(pair['a'])} / {_side(pair['b'])}" for key, pair in found[part].items()
-            ]
+            side = _input if part == "data" else _side
+            lines += [f"  {key}: {side(pair['a'])} / {side(pair['b'])}" for key, pair in found[part].items()]
     if not found["code"]["same"]:
         lines.append("code")
         lines += [f"  {line}" for line in found["code"]["patch"].splitlines()]
         lines += [f"  {found['code']['note']}"] if "note" in found["code"] else []
-    for name, series in found["curves"].items():
-        first = series["first_difference"]
-        if first:
-            where = f"first difference at step {first['step']}: {_side(first['a'])} / {_side(first['b'])}"
-            lines.append(f"curve {name}: {series['equal']} of {series['compared']} steps are equal; {where}")
+    lines += _curve_lines(found["curves"])
     first = found["checkpoints"]["first_difference"]
     if first:
         equal, compared = found["checkpoints"]["equal"], found["checkpoints"]["compared"]
@@ -323,6 +321,39 @@ def _diff_text(found: dict[str, Any]) -> str:
             f"checkpoints: {equal} of {compared} tensors are equal; first difference at step {first['step']}: {what}"
         )
     return "\n".join(lines)
+
+
+def _curve_lines(curves: dict[str, Any]) -> list[str]:
+    """Return a line for each series that differs, the earliest first, and of very many the first ones."""
+    from labassist.ledger.verdict import ORDER, few_series
+
+    def place(name: str) -> tuple[int, int, str]:
+        rank = ORDER.index(name) if name in ORDER else len(ORDER)
+        return curves[name]["first_difference"]["step"], rank, name
+
+    unlike = sorted((name for name, series in curves.items() if series["first_difference"]), key=place)
+    both = [name for name in unlike if curves[name]["compared"]]
+    lines = []
+    for name in both[:MOST_CURVES]:
+        series, first = curves[name], curves[name]["first_difference"]
+        where = f"first difference at step {first['step']}: {_side(first['a'])} / {_side(first['b'])}"
+        lines.append(f"curve {name}: {series['equal']} of {series['compared']} steps are equal; {where}")
+    if (more := len(both) - MOST_CURVES) > 0:
+        step = curves[both[MOST_CURVES]]["first_difference"]["step"]
+        lines.append(f"and {more} more curves, the first at step {step} (--json has each)")
+    for side in ("a", "b"):
+        alone = [n for n in unlike if n not in both and curves[n]["first_difference"][side] is not None]
+        if alone:
+            lines.append(f"curves of {side} only: {few_series(alone)}")
+    return lines
+
+
+def _input(value: dict[str, Any] | None) -> str:
+    """Return an input in words: where it lies, how large it is, what it holds."""
+    if value is None:
+        return "-"
+    split = f", {value['split']}" if value.get("split") else ""
+    return f"{value['path']} ({value['bytes']:,} bytes, {value['sha256'][:12]}{split})"
 
 
 def _side(value: Any) -> str:

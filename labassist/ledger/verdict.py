@@ -153,7 +153,7 @@ def _first_difference(original: Curve, replay: Curve, missing: list[str]) -> dic
     missing += _absent_series("replay", _series(original), replay)
     missing += _absent_series("original", _series(replay), original)
     for (side, count, start), names in lacking.items():
-        missing.append(f"the {side} lacks {_few(names)} at {count} steps, first {start}")
+        missing.append(f"the {side} lacks {few_series(names)} at {count} steps, first {start}")
     if first is not None:
         del first["rank"]
     return first
@@ -165,10 +165,10 @@ def _absent_series(side: str, names: Sequence[str], there: Curve) -> Iterator[st
     if absent and not there.steps:
         yield f"the {side} recorded no step"
     elif absent:
-        yield f"the {side} has no series {_few(absent)}"
+        yield f"the {side} has no series {few_series(absent)}"
 
 
-def _few(names: Sequence[str]) -> str:
+def few_series(names: Sequence[str]) -> str:
     """Return series by name, of many the first ones."""
     more = len(names) - MOST_SERIES
     return ", ".join(names[:MOST_SERIES]) + (f" and {more} more" if more > 0 else "")
