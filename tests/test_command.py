@@ -271,6 +271,19 @@ def test_of_a_file_too_large_to_be_hashed_only_name_and_size_are_claimed(lab: Pa
     (lab / "huge.bin").unlink()
 
 
+def test_an_input_from_the_ledger_makes_no_part_of_a_ledger_in_the_replays_copy(lab: Path) -> None:
+    made = run(lab, "--", "python", "make.py")
+    place = f"ledger/runs/{made['id']}/order.json"
+    (lab / "from.py").write_text(
+        "from pathlib import Path\nfrom labassist import record\n"
+        f"path = record.read_order().input('made', {place!r})\nprint(Path(path).stat().st_size, Path('ledger/runs').exists())\n"
+    )
+    run(lab, "--", "python", "from.py")
+    replayed = answer("replay", "@last", cwd=lab, status=5)["run"]
+    size = (lab / place).stat().st_size
+    assert (run_folder(lab, {"id": replayed}) / "log.txt").read_text() == f"{size} False\n"
+
+
 def test_an_input_that_was_changed_since_is_said_before_a_replay(lab: Path) -> None:
     (lab / "data.bin").write_bytes(bytes(5 * 2**20))
     (lab / ".gitignore").write_text((lab / ".gitignore").read_text() + "data.bin\n")

@@ -229,7 +229,8 @@ def _inputs(
 ) -> dict[str, dict[str, str]]:
     """Copy the recorded inputs into the scratch folder; a link would let the trainer write through it.
 
-    Those of the workspace are at their place under `root` too, where git ignores them: a script may list a folder.
+    Those of the workspace are at their place under `root` too, where git ignores them: a script may list a folder. Not
+    those of the ledger: part of a run's folder would pass for the whole.
     """
     brought: dict[str, dict[str, str]] = {}
     for number, given in enumerate(room.inputs(original, ledger.objects)):
@@ -247,7 +248,8 @@ def _inputs(
                 ) from error
         brought[given["name"]] = {"path": str(target), "sha256": given["sha256"]}
         recorded = workspace / given["path"]
-        if recorded.is_relative_to(workspace) and ".." not in recorded.parts:
+        inside = recorded.is_relative_to(workspace) and not recorded.is_relative_to(ledger.folder)
+        if inside and ".." not in recorded.parts:
             _at_its_place(
                 target, root / recorded.relative_to(workspace), root, stored=given.get("stored", False)
             )
