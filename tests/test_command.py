@@ -296,6 +296,57 @@ def test_an_input_that_was_changed_since_is_said_before_a_replay(lab: Path) -> N
     assert found["likely_causes"] == ["input data: recorded data.bin, here changed"]
 
 
+GIT = """\
+set -e
+git rev-parse --abbrev-ref HEAD > asked.txt
+git rev-parse HEAD >> asked.txt
+git status --short >> asked.txt
+cd "$(git rev-parse --show-toplevel)"
+cat tracked.txt >> asked.txt
+echo more >> tracked.txt
+git commit -q -a -m "by the script"
+git checkout -q -b trial
+echo unsaved >> tracked.txt
+git stash -q
+git log --format=%s -1 >> asked.txt
+"""
+
+
+def test_what_a_script_does_with_git_happens_in_the_copy_and_not_in_the_repository(lab: Path) -> None:
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=lab, check=True, capture_output=True, text=True).stdout
+
+    home = git("branch", "--show-current")
+    (lab / "git.sh").write_text(GIT)
+    (lab / "tracked.txt").write_text("tracked\n")
+    (lab / ".gitignore").write_text((lab / ".gitignore").read_text() + "asked.txt\n")
+    for name, value in (("user.name", "Someone"), ("user.email", "someone@example.org")):
+        git("config", name, value)
+    git("add", "-A")
+    git("commit", "-q", "-m", "before")
+    (lab / "tracked.txt").write_text("changed\n")
+    made = run(lab, "--out", "asked.txt", "--", "sh", "git.sh")
+    assert made["exit"] == 0
+    git("checkout", "-q", home.strip())
+    (lab / "tracked.txt").write_text("staged\n")
+    git("add", "tracked.txt")
+    (lab / "tracked.txt").write_text("work\n")
+
+    def mine() -> list[str]:
+        words = (
+            ["log", "--all", "--oneline"],
+            ["branch", "-a"],
+            ["diff", "HEAD"],
+            ["status", "-s"],
+            ["stash", "list"],
+        )
+        return [git(*one) for one in words]
+
+    before = mine()
+    assert answer("replay", made["id"], cwd=lab)["verdict"] == "BITWISE"
+    assert mine() == before
+
+
 RATES = """\
 import os, sys
 from labassist import record

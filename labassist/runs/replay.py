@@ -21,6 +21,7 @@ from tinydb import where
 
 from labassist.errors import InputError, LedgerError, RestoreError
 from labassist.ledger import codestore, curves, package, restore, room, secrets, verdict
+from labassist.ledger.enclosed import enclose
 from labassist.ledger.kept import known_by, named
 from labassist.ledger.preflight import Difference, preflight
 from labassist.ledger.records import Code, Origin, Verdict, to_document, to_run
@@ -177,9 +178,10 @@ def _plan(
     tree = folder / "tree"
     tree.mkdir()
     root = tree
+    restore.restore(record.code, ledger.objects, workspace.root, tree)
     if record.code.vcs == "git":
         root = tree / codestore.inner(workspace.root, ledger.folder, record.id, record.code.commit)
-    restore.restore(record.code, ledger.objects, workspace.root, tree)
+        enclose(record.code, codestore.holder(workspace.root, ledger.folder, record.code.commit), tree)
     recorded_package = (
         package.capture_package(ledger.objects) if options.current_package else record.code.package
     )
