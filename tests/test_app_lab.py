@@ -84,6 +84,43 @@ def test_reading_guessing_and_going_on(workspace: Workspace) -> None:
     play(workspace, script)
 
 
+def test_keys_pressed_while_something_is_kept_are_taken_when_it_is(workspace: Workspace) -> None:
+    write_lab(workspace)
+
+    async def reads_and_guesses(pilot: Pilot[int], app: LabApp) -> None:
+        await open_lab(pilot, app)
+        await until(pilot, app, "step 1 of 5", "n read, next")
+        await pilot.press("n", "enter")
+        await until(pilot, app, "step 2 of 5", "enter guess   esc leave the line")
+        await pilot.press(*"2,5", "enter", "n")
+        await until(pilot, app, "step 3 of 5", "$ labassist run 90-small/train --profile tiny")
+        await to_step(pilot, app, 4)
+        await pilot.press("a", "h", "b", "space")
+        await until(pilot, app, "Your guess: a, fall", "hint 1 of 3  a nudge", "starting labassist run")
+
+    play(workspace, reads_and_guesses)
+
+
+def test_a_refused_guess_stays_to_be_mended_and_its_message_goes_at_the_next_key(
+    workspace: Workspace,
+) -> None:
+    write_lab(workspace)
+    begun(workspace, "bet")
+
+    async def script(pilot: Pilot[int], app: LabApp) -> None:
+        await open_lab(pilot, app)
+        await until(pilot, app, "step 2 of 5", "enter guess")
+        await pilot.press("enter", *"7x", "enter", "n")
+        await until(pilot, app, "! 90-small/bet: '7x' is no number", "7x", "enter guess   esc leave the line")
+        await pilot.press("backspace")
+        screen = await until(pilot, app, "enter guess   esc leave the line")
+        assert "is no number" not in screen
+        await pilot.press("enter")
+        await until(pilot, app, "Your guess: 7 nats", "step 2 of 5")
+
+    play(workspace, script)
+
+
 def test_a_run_is_locked_until_a_letter_is_pressed_and_its_check_shows_the_criteria(
     workspace: Workspace,
 ) -> None:
@@ -519,7 +556,7 @@ def test_a_price_and_limits_are_typed_once_and_go_with_what_is_started(workspace
         await until(pilot, app, "with which numbers?", "$ price, limits")
         await pilot.press("dollar_sign", *"cost=3", "enter")
         await until(pilot, app, "! cost needs the price of an hour; add price=0.45")
-        await pilot.press("dollar_sign", *"price=0.45 hours=8 cost=3", "enter")
+        await pilot.press("home", *"price=0.45 hours=8 ", "enter")  # what was refused is mended
         await until(
             pilot, app, "Start 90-small/train", "0.45 USD an hour, stopped with a checkpoint at 8 h or 3"
         )

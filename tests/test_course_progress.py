@@ -86,7 +86,9 @@ def test_reading_is_done_by_saying_so_once(place: Place) -> None:
 def test_a_guess_is_read_by_its_kind(place: Place) -> None:
     assert place.guess("bet", " 1.5 nats") == "1.5"
     assert place.guess("bet", "2") == "2", "until it is measured a guess may change"
-    for wrong in ("much", "nan", "inf", ""):
+    assert place.guess("bet", "12,5") == "12.5"
+    assert place.guess("bet", "-0,125 nats") == "-0.125"
+    for wrong in ("much", "nan", "inf", "", "1,250", "1,2,5", "1.250,5"):
         with pytest.raises(InputError, match="is no number"):
             place.guess("bet", wrong)
     assert place.guess("fast", "B") == "b"

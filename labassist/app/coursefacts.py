@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from labassist.app import words
-from labassist.app.markdown import inline
+from labassist.app.markdown import drawn, inline
 from labassist.app.where import JOURNAL, Source
 from labassist.app.words import Line, Piece, Signs
 
@@ -144,6 +144,11 @@ def what_to_do(step: Document) -> list[Line]:
     if step["standing"] == "open" and step["kind"] not in ("read", "predict") and not tried:
         lines.append([("done when  ", "dim"), (step["how"], "plain")])
     return lines
+
+
+def page(step: Document, width: int, marks: Signs) -> list[Line]:
+    """Return a step's title, its text and the hints that were taken."""
+    return [[(step["title"], "strong")], [], *drawn(step["text"], width, marks), *hint_lines(step)]
 
 
 def hint_lines(step: Document) -> list[Line]:

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from labassist.app.actions import Action
+from labassist.app.actions import LAB, Action, on
 from labassist.app.labstate import LabState
 from labassist.app.steprun import StepRun
 
 ALWAYS = ("back", "help", "commands", "where", "ledger", "machine", "jobs")
 """What needs no step."""
+
+LETTERS = "abcdefgh"
+"""Options that a key commits to."""
+
+HELD = dict.fromkeys(LETTERS, "") | {
+    key: one.method
+    for one in on(LAB)
+    if one.name in ("guess", "run_or_stop", "check", "hint", "edit", "next", "open", "copy")
+    for key in one.keys.split(",")
+}
+"""Key -> action, of the keys that mean what a step is once its guess or its reading is kept."""
 
 
 def offered(action: str, state: LabState, run: StepRun, *, readonly: bool, commanding: bool) -> bool:

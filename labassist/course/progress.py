@@ -6,6 +6,7 @@ changed since, it is called stale.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -338,12 +339,15 @@ def _guessed(lab: Lab, step: Step, said: str) -> str:
             raise InputError("a guess is a text of 1 to 200 signs", where=where)
         return text
     number = text.removesuffix(step.predict.unit).strip()
+    if re.fullmatch(r"[+-]?(0,\d+|\d+,(\d{1,2}|\d{4,}))(e[+-]?\d+)?", number, re.IGNORECASE):
+        number = number.replace(",", ".")  # 12,5; but 1,234 may be a thousand
     try:
         value = float(number)
     except ValueError:
         value = float("nan")
     if not abs(value) < float("inf"):
-        raise InputError(f"{said!r} is no number", where=where, mend=f"give a number of {step.predict.unit}")
+        mend = f"give a number of {step.predict.unit}, as 1250 or 0.5"
+        raise InputError(f"{said!r} is no number", where=where, mend=mend)
     return number
 
 

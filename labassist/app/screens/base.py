@@ -148,6 +148,10 @@ class LabScreen(Screen[Any]):
         """Take the run that this screen asked for; False where it asked for none."""
         return False
 
+    def on_prompt_typed(self) -> None:
+        """Take away what was said of the line before."""
+        self.notice([])
+
     def on_prompt_closed(self) -> None:
         """Give the keys back to the screen."""
         self.focus_main()
@@ -156,6 +160,7 @@ class LabScreen(Screen[Any]):
     def on_prompt_given(self, message: Prompt.Given) -> None:
         """Take a price and limits; other lines are their screens' own."""
         from labassist.app import terms
+        from labassist.app.widgets.prompt import Prompt
 
         if message.purpose != terms.PURPOSE:
             return
@@ -163,6 +168,7 @@ class LabScreen(Screen[Any]):
             self.lab.terms = terms.read(self.lab.workspace.root, message.text)
         except InputError as error:
             self.notice([("! ", "bad"), (str(error), "plain")])
+            self.query_one(Prompt).again(message.text)
         else:
             self.notice([(self.lab.terms.said or "no price and no limits", "plain")])
             self.catch_up()

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, ClassVar
 
 from textual.binding import Binding
+from textual.events import Key
 from textual.message import Message
 from textual.widget import Widget
 
 from labassist.app import actions, coursefacts, messages, words
 from labassist.app.actions import LAB
 from labassist.app.editor import edit
-from labassist.app.labkeys import labelled, offered
+from labassist.app.labkeys import HELD, LETTERS, labelled, offered
 from labassist.app.labstate import LabState
-from labassist.app.markdown import drawn
 from labassist.app.screens.base import LabScreen
+from labassist.app.steperrands import ANSWERS, CHECK, HINT, KEEP, StepErrands
 from labassist.app.steprun import COMMAND, StepRun
 from labassist.app.where import Source
 from labassist.app.widgets.pager import Pager
@@ -25,9 +25,6 @@ from labassist.app.widgets.prompt import Prompt
 from labassist.app.widgets.stepwork import StepWork
 from labassist.app.words import Line
 from labassist.errors import InputError
-
-LETTERS = "abcdefgh"
-"""Options that a key commits to."""
 
 
 class StepScreen(LabScreen):
@@ -43,12 +40,7 @@ class StepScreen(LabScreen):
         super().__init__()
         self.state = LabState(lab)
         self._problem = ""
-        self._checking = 0.0
-        """When the check that goes on was started, by the monotonic clock; 0: none goes on."""
-        self._then_on = False
-        """Go to the next step when the answer is there."""
-        self._hinting = 0
-        """Hints asked for that have not come."""
+        self._asks = StepErrands(self.lab.desk.errands, self.lab.lang)
         self._run = StepRun()
 
     @property
@@ -70,13 +62,13 @@ class StepScreen(LabScreen):
     def on_mount(self) -> None:
         """Ask for the lab."""
         super().on_mount()
-        self._ask("lab")
+        self._asks.read(self.state.place)
         self.set_interval(1.0, self._tick_check)
         self.show_all()
 
     def on_unmount(self) -> None:
         """Leave nothing behind that only this screen waits for; the course shows what was done."""
-        self.lab.desk.errands.drop("check")
+        self._asks.drop_check()
         self.lab.read_course()
 
     def title_line(self) -> list[Line]:
@@ -101,7 +93,7 @@ class StepScreen(LabScreen):
 
     def label(self, action: actions.Action) -> str:
         """Say what the key does to this step now."""
-        if action.name == "check" and self._checking:
+        if action.name == "check" and self._asks.checking:
             return "give the check up"
         return labelled(action, self.state, self._run, commanding=self._commanding)
 
@@ -139,7 +131,7 @@ class StepScreen(LabScreen):
         elif isinstance(message, messages.RunGone) and message.run == self._run.id:
             gone = f"{message.what} was taken away (run {words.short(message.run)})"
             self.notice([("! ", "bad"), (gone, "plain")])
-            self._ask("lab")
+            self._asks.read(self.state.place)
         elif isinstance(message, messages.MachineSampled):
             self._work.show_machine(self._run)
         elif isinstance(message, messages.Notice):
@@ -168,36 +160,40 @@ class StepScreen(LabScreen):
         super().on_resize()
         self.call_after_refresh(self.show_all)
 
-    def _ask(self, command: str, *words: str) -> None:
-        """Start `lab`, `check` or `hint` on the step that is shown; it answers under the command's own name."""
-        if words:
-            self.notice([("keeping it in the ledger …", "plain")])
-        language = () if command == "hint" else ("--lang", self.lab.lang)
-        self.lab.desk.errands.ask(command, command, self.state.place, *words, *language)
+    def _keep(self, option: str, *, typed: str = "", then_on: bool = False) -> None:
+        """Keep a guess or a done-mark of the step that is shown."""
+        self.notice([("keeping it in the ledger …", "plain")])
+        self._asks.keep(self.state.place, option, typed=typed, then_on=then_on)
 
     def _answered(self, message: messages.Answered) -> None:
-        if message.key not in ("lab", "check", "hint", COMMAND):
+        if message.key not in ANSWERS:
             return
-        if message.key == "check":
-            self._checking = 0.0
-        then_on, self._then_on = self._then_on, False
+        self._asks.take(message.key)
         if message.problem:
-            self._problem = "" if self.state.steps else message.problem
-            self._hinting = 0
-            self.notice([("! ", "bad"), (message.problem, "plain")])
+            self._refused(message)
         elif message.key == COMMAND:
             self._ended()
-        elif message.key == "hint":
+        elif message.key == HINT:
             self._hinted(message.document)
         else:
             self.notice([])
             self._take(message.document)
-            if then_on:
+            if message.key == KEEP and self._asks.then_on:
                 self._go(self.state.at + 1)
-            elif message.key == "check" and self.step is not None:
+            elif message.key == CHECK and self.step is not None:
                 self.notice(coursefacts.after_check(self.step, self.lab.signs))
         self.show_all()
         self.refresh_lines()
+        self._asks.go_on()
+
+    def _refused(self, message: messages.Answered) -> None:
+        """Say why a command could not be done; what was typed can be mended."""
+        self._problem = "" if self.state.steps else message.problem
+        self._asks.forget()
+        self.notice([("! ", "bad"), (message.problem, "plain")])
+        if message.key == KEEP and self._asks.typed and self.can("guess"):
+            self._type_guess()
+            self.query_one(Prompt).again(self._asks.typed)
 
     def _take(self, answer: dict[str, Any]) -> None:
         """Take the steps that an answer has; the first one says at which to begin."""
@@ -210,9 +206,7 @@ class StepScreen(LabScreen):
 
     def _hinted(self, answer: dict[str, Any]) -> None:
         self.state.hinted(answer)
-        self._hinting = max(0, self._hinting - 1) if len(answer["hints"]) < answer["total"] else 0
-        if self._hinting:
-            self._ask("hint")
+        self._asks.hinted(self.state.place, more=len(answer["hints"]) < answer["total"])
         self.show_all()
         self.query_one("#text", Pager).action_edge(True)
 
@@ -236,19 +230,8 @@ class StepScreen(LabScreen):
         self.refresh_lines()
 
     def _grew(self, message: messages.RunGrew) -> None:
-        chart = self._work.chart
-        if message.begins:
-            chart.clear()
         lived, running = self._run.alive, self._run.running
-        self._run.progress.feed(message)
-        if message.log is not None:
-            self._run.printed = message.log
-        chart.total = message.document.get("total_steps") or None
-        losses = [(row["step"], row["loss"]) for row in message.points if "loss" in row]
-        if losses:
-            chart.extend(losses)
-        if not message.loading:
-            self._work.show_run(self._run)
+        self._work.grow(self._run, message)
         if running and not self._run.running and not self._commanding:
             self._ended()
         if lived != self._run.alive:
@@ -259,9 +242,22 @@ class StepScreen(LabScreen):
         if self.step is not None and self.can("check"):
             self._check()
         elif self.step is not None:
-            self._ask("lab")
+            self._asks.read(self.state.place)
 
     # --- keys
+
+    def on_key(self, event: Key) -> None:
+        """Hold the keys of a step that is being kept until the answer says what they do there."""
+        if self._asks.keeping and not self.typing and event.key in HELD:
+            event.stop()
+            self._asks.hold(partial(self._press, event.key))
+
+    def _press(self, key: str) -> None:
+        """Do what a held key means now, if anything."""
+        if self.check_action("letter", (key,)):
+            self.action_letter(key)
+        elif (name := HELD[key]) and self.check_action(name, ()):
+            getattr(self, f"action_{name}")()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """A letter answers the question that has it; `next` says what a step that is not done waits for."""
@@ -273,21 +269,24 @@ class StepScreen(LabScreen):
 
     def action_letter(self, letter: str) -> None:
         """Commit to an option."""
-        self._ask("lab", f"--predict={letter}")
+        self._keep(f"--predict={letter}")
 
     def action_guess(self) -> None:
         """Ask for a guess that is typed."""
-        predict = self.step["predict"] if self.step else {}
-        if letters := " ".join(predict["options"]):
+        if letters := " ".join(self.state.options):
             self.notice([("press the letter of your guess: ", "plain"), (letters, "key")])
         else:
-            unit = f" in {predict['unit']}" if predict["unit"] else ""
-            self.query_one(Prompt).ask("guess", f"your guess{unit}")
+            self._type_guess()
+
+    def _type_guess(self) -> None:
+        assert self.step is not None
+        unit = self.step["predict"]["unit"]
+        self.query_one(Prompt).ask("guess", f"your guess in {unit}" if unit else "your guess")
 
     def on_prompt_given(self, message: Prompt.Given) -> None:
         """Commit to what was typed."""
         if message.text and message.purpose == "guess":
-            self._ask("lab", f"--predict={message.text}")
+            self._keep(f"--predict={message.text}", typed=message.text)
 
     def action_run_or_stop(self) -> None:
         """Start the step's run, or ask the live one for its end."""
@@ -305,32 +304,27 @@ class StepScreen(LabScreen):
 
     def action_check(self) -> None:
         """Check the step, or give the check that goes on up."""
-        if self._checking:
-            self.lab.desk.errands.drop("check")
-            self._checking = 0.0
+        if self._asks.checking:
+            self._asks.drop_check()
             self.notice([("the check was given up", "plain")])
             self.refresh_lines()
         else:
             self._check()
 
     def _check(self) -> None:
-        """Check the step; a check that goes on begins again, as it may have looked too early."""
-        self._checking = time.monotonic()
         self.notice([("checking …", "plain")])
-        self._ask("check")
+        self._asks.check(self.state.place)
         self.refresh_lines()
 
     def _tick_check(self) -> None:
         """Say how long a slow check has taken."""
-        passed = time.monotonic() - self._checking
-        if self._checking and passed > 2:
+        passed = self._asks.checking
+        if passed > 2:
             self.notice([(f"checking for {passed:.0f} s; c gives it up", "plain")])
 
     def action_hint(self) -> None:
         """Take the next hint; each press counts, also while one is on its way."""
-        self._hinting += 1
-        if self._hinting == 1:
-            self._ask("hint")
+        self._asks.hint(self.state.place)
 
     def action_edit(self) -> None:
         """Open the editor at the step's line."""
@@ -343,7 +337,7 @@ class StepScreen(LabScreen):
         else:
             key = "space runs" if self.step["run"] is not None else "c checks"
             self.notice([(f"{key} what is in the file now", "plain")])
-            self._ask("lab")
+            self._asks.read(self.state.place)
 
     def action_next(self) -> None:
         """Go on; a text is read then."""
@@ -351,8 +345,7 @@ class StepScreen(LabScreen):
         if not self.can("next"):
             self.notice(coursefacts.waits_for(self.step))
         elif self.step["standing"] != "done":
-            self._then_on = True
-            self._ask("lab", "--done")
+            self._keep("--done", then_on=True)
         else:
             self._go(self.state.at + 1)
 
@@ -377,9 +370,11 @@ class StepScreen(LabScreen):
     def _go(self, at: int) -> None:
         """Show another step; behind the last one lies the course."""
         if at >= len(self.state.steps):
+            self._asks.forget()
             self.dismiss(None)
             return
-        self.state.at, self._hinting = max(0, at), 0
+        self.state.at = max(0, at)
+        self._asks.no_hints()
         self.notice([])
         self._run = StepRun()
         self._work.chart.clear()
@@ -398,11 +393,8 @@ class StepScreen(LabScreen):
 
     def _show_text(self) -> None:
         pager = self.query_one("#text", Pager)
-        step = self.step
-        if step is None:
+        if self.step is None:
             said = self._problem or "reading the lab …"
             pager.show([[(said, "bad" if self._problem else "dim")]])
-            return
-        width = min(84, max(20, pager.size.width))
-        text = drawn(step["text"], width, self.lab.signs)
-        pager.show([[(step["title"], "strong")], [], *text, *coursefacts.hint_lines(step)])
+        else:
+            pager.show(coursefacts.page(self.step, min(84, max(20, pager.size.width)), self.lab.signs))

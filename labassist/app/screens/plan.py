@@ -129,6 +129,7 @@ class PlanScreen(LabScreen):
             self.form.put(self._typed, event.text)
         except InputError as error:
             self.notice([(f"{self.lab.signs.alarm} ", "bad"), (str(error), "plain")])
+            self.query_one(Prompt).again(event.text)
             return
         self.notice([])
         self._redraw()

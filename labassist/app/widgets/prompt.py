@@ -33,6 +33,9 @@ class Prompt(Input):
             self.purpose = purpose
             self.text = text
 
+    class Typed(Message):
+        """A key was pressed in it: what was said of the line before is read."""
+
     class Closed(Message):
         """The line is hidden again."""
 
@@ -49,8 +52,22 @@ class Prompt(Input):
     def ask(self, purpose: str, placeholder: str, text: str = "") -> None:
         """Show the line, with what may be typed as its placeholder, and take the keys."""
         self.purpose, self.placeholder, self.value = purpose, placeholder, text
+        self._show(all_chosen=True)
+
+    def again(self, text: str) -> None:
+        """Show a line that was refused, to be mended at its end."""
+        self.value = text
+        self.cursor_position = len(text)
+        self._show(all_chosen=False)
+
+    def _show(self, *, all_chosen: bool) -> None:
+        self.select_on_focus = all_chosen
         self.add_class("-shown")
         self.focus()
+
+    def on_key(self) -> None:
+        """Tell of the key; Input takes it."""
+        self.post_message(self.Typed())
 
     def action_close(self) -> None:
         """Hide the line."""

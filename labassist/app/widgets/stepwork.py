@@ -8,6 +8,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 
 from labassist.app import coursefacts, words
+from labassist.app.messages import RunGrew
 from labassist.app.steprun import StepRun
 from labassist.app.widgets.chart import ChartView
 from labassist.app.widgets.lines import Lines, fitted, folded
@@ -92,6 +93,21 @@ class StepWork(Vertical):
             health = folded(progress.how_it_goes(marks)[:1], self._room)[:2]
             self.show_machine(run)
         self._divide(health)
+
+    def grow(self, run: StepRun, message: RunGrew) -> None:
+        """Take what has come of a run, into its numbers and into the curve."""
+        chart = self.chart
+        if message.begins:
+            chart.clear()
+        run.progress.feed(message)
+        if message.log is not None:
+            run.printed = message.log
+        chart.total = message.document.get("total_steps") or None
+        losses = [(row["step"], row["loss"]) for row in message.points if "loss" in row]
+        if losses:
+            chart.extend(losses)
+        if not message.loading:
+            self.show_run(run)
 
     def _divide(self, health: list[Line]) -> None:
         """Give each part its rows. Where they are few the command is cut first, then the curve, then the health."""
