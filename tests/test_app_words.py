@@ -190,8 +190,15 @@ def test_find_by_expressions_and_words() -> None:
     assert found("bitwise") == ["4"]
     assert found("clip") == ["3"]
     assert found("abc003") == ["3"]
-    with pytest.raises(InputError):
-        found("lr>much")
+    mend = "write it as in lr>1e-4, state=failed or job~train"
+    for query, said in {
+        "lr>much": f"find lr>much: 'much' is not a number; {mend}",
+        "clip lr >": f"find lr>: there is no number after >; {mend}",
+        "stat=failed": f"find stat=failed: no run has a 'stat', did you mean state?; {mend}",
+    }.items():
+        with pytest.raises(InputError) as refused:
+            found(query)
+        assert str(refused.value) == said
 
 
 def test_a_log_is_inert_and_ends_with_what_was_written_last(tmp_path: Path) -> None:

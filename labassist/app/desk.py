@@ -282,7 +282,12 @@ def matching(runs: Sequence[dict[str, Any]], text: str) -> list[dict[str, Any]]:
 
     words = re.sub(r"\s*(<=|>=|!=|=|<|>|~)\s*", r"\1", text).split()
     expressions = [word for word in words if re.search(r"[<>=~]", word)]
-    found = select(runs, expressions)
+    try:
+        found = select(runs, expressions)
+    except InputError as error:
+        expression = error.where.removeprefix("--where ")
+        mend = "write it as in lr>1e-4, state=failed or job~train"
+        raise InputError(error.what, where=f"find {expression}", mend=mend) from None
     for word in words:
         if word not in expressions:
             low = word.lower()

@@ -76,7 +76,11 @@ def _test(expression: str) -> tuple[str, Callable[[dict[str, Any]], bool]]:
     wanted = _value(text)
     compare = _COMPARE[sign]
     if sign in ("<", "<=", ">", ">=") and not isinstance(wanted, float):
-        raise InputError(f"{text!r} is not a number", where=f"--where {expression}")
+        raise InputError(
+            f"{text!r} is not a number" if text else f"there is no number after {sign}",
+            where=f"--where {expression}",
+            mend=f"write one, as {key}{sign}0.001",
+        )
 
     def test(document: dict[str, Any]) -> bool:
         value = value_of(document, key)
