@@ -348,6 +348,6 @@ def test_the_help_begins_with_what_takes_the_keys(written: Written) -> None:
         await until(pilot, app, "1 run")
         await pilot.press("r", "question_mark")
         screen = await until(pilot, app, "Keys")
-        assert screen.index("exact values at a step") < screen.index("Ask the run for a checkpoint")
+        assert screen.index("Read exact values at a step") < screen.index("Ask the run for a checkpoint")
 
     play(written.workspace, script)

@@ -69,7 +69,7 @@ ACTIONS = (
     Action("less", "left,minus", "less", "The value before.", (PLAN,)),
     Action("type", "enter", "type", "Type a value for the highlighted setting.", (PLAN,)),
     Action("fit", "f", "make it fit", "Make the cheapest change that makes it fit.", (PLAN,)),
-    Action("finding", "enter", "finding", "Go to the findings; again: open the highlighted one.", (RESUME,)),
+    Action("finding", "enter", "finding", "Go to the findings; again: open the one at hand.", (RESUME,)),
     Action("prove", "p", "prove", "Run it unbroken and resumed; compare every bit.", (RESUME,)),
     Action("ablate", "b", "ablate", "Resume without each of the six states in turn.", (RESUME,)),
     Action("folder", "o", "other folder", "Type the path of a checkpoint from elsewhere.", (RESUME,)),

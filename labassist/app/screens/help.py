@@ -32,7 +32,7 @@ class HelpScreen(LabScreen):
     def body(self) -> Iterable[Widget]:
         """Return the list of keys."""
         yield Rows(
-            (Column("where", 8), Column("keys", 14), Column("what they do", 0)),
+            (Column("where", 10), Column("keys", 13), Column("what they do", 0)),
             self._cells,
             cursor_sign=self.lab.signs.cursor,
             id="list",

@@ -31,7 +31,7 @@ class ChartView(Widget, can_focus=True):
     """
 
     KEYS: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("left right", "Read the exact values at a step; on past the newest: off."),
+        ("left right", "Read exact values at a step; past the newest: off."),
         (", .", "The cursor one step back, one step on."),
         ("home end", "The cursor to the first step, to the newest."),
     )

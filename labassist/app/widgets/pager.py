@@ -24,7 +24,7 @@ class Pager(Widget, can_focus=True):
     DEFAULT_CSS = "Pager { width: 1fr; height: 1fr; }"
 
     KEYS: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("up down k j", "Scroll by a line; home, end: to the first, the last."),
+        ("up down k j", "Scroll by a line; home, end: the first or last."),
         ("pgup pgdn", "Scroll by a screen, as ctrl+u and ctrl+d do."),
         ("left right", "Scroll sideways where long lines are not folded."),
         ("f", "Fold long lines at the edge, or let them run on."),

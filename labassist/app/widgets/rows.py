@@ -49,9 +49,9 @@ class Rows(Widget, can_focus=True):
     DEFAULT_CSS = "Rows { width: 1fr; height: 1fr; }"
 
     KEYS: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("up down k j", "Move the highlight; home, end: to the first, the last."),
-        ("ctrl+u ctrl+d", "Move the highlight by a screen, as pgup and pgdn do."),
-        ("enter", "Choose the highlighted row; so does a second click."),
+        ("up down k j", "Move the highlight; home, end: the first or last."),
+        ("ctrl+u ctrl+d", "Move it by a screen, as pgup and pgdn do."),
+        ("enter", "Choose the highlighted row, as a second click does."),
     )
 
     BINDINGS: ClassVar[list[BindingType]] = [
