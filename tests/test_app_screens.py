@@ -32,6 +32,7 @@ from labassist.app.screens.where import WhereScreen
 from labassist.app.widgets.chart import ChartView
 from labassist.app.widgets.lines import Lines
 from labassist.app.widgets.pager import Pager
+from labassist.app.widgets.prompt import Prompt
 from labassist.app.widgets.rows import Rows
 from labassist.ledger.store import Ledger
 from labassist.workspace import Workspace
@@ -334,13 +335,18 @@ def test_a_refused_start_says_why_in_one_line(workspace: Workspace) -> None:
     play(workspace, script)
 
 
-def test_a_broken_job_file_is_one_row_and_not_the_end(workspace: Workspace) -> None:
+def test_a_broken_job_file_is_one_row_with_its_runs_and_not_the_end(written: Written) -> None:
+    workspace = written.workspace
     (workspace.labs / "01-first-loop" / "train.toml").write_text("steps = \n")
+    written.run(1, [3.0, 2.5])
+    written.run(2, [3.0, 2.5])
 
     async def script(pilot: Pilot[int], app: LabApp) -> None:
-        await until(pilot, app, "0 runs")
+        await until(pilot, app, "2 runs")
         await pilot.press("s")
-        await until(pilot, app, "✗ 01-first-loop/train")
+        screen = await until(pilot, app, "✗ 01-first-loop/train")
+        (row,) = [line for line in screen.splitlines() if "01-first-loop/train" in line]
+        assert row.split()[-3:] == ["2", "2.5", "-"]
         app.screen.query_one(Rows)._go(_job(app, "01-first-loop/train"))
         screen = await until(pilot, app, "train.toml")
         assert "enter run" not in screen
@@ -450,10 +456,26 @@ def test_too_small_a_terminal_says_so(workspace: Workspace) -> None:
 def test_the_help_lists_every_action() -> None:
     for action in actions.ACTIONS:
         assert action.help.endswith(".")
-        assert len(action.help) <= 52  # one line at 80 columns
+        assert len(action.help) <= 51  # one line at 80 columns
         for key in action.keys.split(","):
             assert key in actions.NAMES or len(key) == 1 or key.startswith(("f", "ctrl+", "left", "right"))
             assert key not in ("ctrl+a", "ctrl+b")  # those of screen and tmux
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_no_sentence_of_the_help_is_cut(workspace: Workspace, width: int) -> None:
+    async def script(pilot: Pilot[int], app: LabApp) -> None:
+        await until(pilot, app, "0 runs")
+        for part in (Rows, Pager, ChartView, Prompt):
+            app.push_screen(HelpScreen(actions.EXPERIMENT, part.__new__(part)))
+            screen = await until(pilot, app, "Keys", part.KEYS[-1][1])
+            for action in actions.ACTIONS:
+                assert action.help in screen or not set(action.screens) & set(actions.MAIN)
+            assert "Experiment " in screen
+            assert "~" not in screen.replace("job~train", "")
+            await pilot.press("escape")
+
+    play(workspace, script, (width, 250))
 
 
 CLASSES: dict[str, type[LabScreen]] = {

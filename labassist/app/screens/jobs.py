@@ -190,19 +190,15 @@ class JobsScreen(LabScreen):
 
     def _cells(self, row: Row) -> list[Piece]:
         marks = self.lab.signs
-        if row.problem:
-            return [
-                (f"{marks.no} {row.name}", "bad"),
-                (row.problem, "bad"),
-                *[("-", "dim")] * 3,
-            ]
-        sign, kind = (marks.yes, "good") if row.runs else (marks.open, "dim")
+        sign, kind = marks.yes if row.runs else marks.open, "plain"
         if row.live:
             sign, kind = marks.live, "good"
+        if row.problem:
+            sign, kind = marks.no, "bad"
         last = row.runs[-1].get("last", {}).get("loss") if row.runs else None
         return [
-            (f"{sign} {row.name}", kind if row.live else "plain"),
-            (row.job.summary if row.job else "", "dim"),
+            (f"{sign} {row.name}", kind),
+            (row.job.summary, "dim") if row.job else (row.problem, "bad"),
             (str(len(row.runs) or "-"), "plain"),
             (words.value(last) if row.runs else "-", "plain"),
             (row.verdict or "-", "good" if row.verdict == "BITWISE" else "plain"),
