@@ -69,6 +69,29 @@ def test_what_does_not_fit_exits_1_and_names_what_would(capsys: pytest.CaptureFi
     assert "H200" in answer["holders"]
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"--model": "gemma-2-9b", "--method": "full", "--dtype": "mixed", "--batch": "3", "--card": "L4"},
+        {"--model": "phi-4", "--method": "lora", "--gpus": "2", "--strategy": "zero3", "--card": "16GB"},
+        {"--model": "gemma-3-27b", "--method": "full", "--batch": "3", "--optim": "sgd", "--card": "12GB"},
+        {"--model": "phi-4", "--method": "full", "--optim": "paged_adamw_32bit", "--seq": "4096", "--card": "16GB"},
+    ],
+)  # fmt: skip
+def test_a_suggestion_can_be_typed_as_it_stands(
+    given: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, answer = ask(capsys, "memory", *sum(given.items(), ()))
+    assert status == 1
+    assert answer["suggestions"]
+    for one in answer["suggestions"]:
+        words = " ".join(one["options"]).split()
+        changed = given | dict(zip(words[::2], words[1::2], strict=True))
+        again, fitting = ask(capsys, "memory", *sum(changed.items(), ()))
+        assert again == 0, one
+        assert fitting["total_gib"] == pytest.approx(one["total_gib"])
+
+
 def test_text_names_defaults_and_verdict(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "memory", "--model", "qwen2.5-7b", "--card", "4090"]) == 0
     text = capsys.readouterr().out

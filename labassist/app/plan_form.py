@@ -237,8 +237,6 @@ class Form:
                 continue
             value = words.pop(0)
             self.values[name] = int(value) if value.isdecimal() else value
-            if name == "method":
-                self.values["optim"] = ""
 
     def planned(self) -> Planned:
         """Return what the settings come to. Raises InputError where they do not go together."""
