@@ -256,3 +256,45 @@ def test_a_trainer_killed_alone_is_failed_with_its_signal(workspace: Workspace) 
     kill_trainer(folder, signal.SIGSEGV)
     closed = wait_closed(workspace.root, run)
     assert (closed["state"], closed["signal"]) == ("failed", signal.SIGSEGV)
+
+
+LAUNCHER = """\
+import subprocess, sys
+code = '''
+import time
+from labassist import record
+recorder = record.start(total_steps=5000)
+for step in range(1, 5001):
+    recorder.record(step, loss=1 / step)
+    time.sleep(0.01)
+'''
+subprocess.run([sys.executable, "-c", code], start_new_session=True)
+"""
+
+
+def test_what_still_records_ends_with_a_launcher_that_was_killed(workspace: Workspace) -> None:
+    (workspace.root / "launcher.py").write_text(LAUNCHER)
+    run = answer("run", "--detach", "--", sys.executable, "launcher.py", cwd=workspace.root)
+    folder = run_folder(workspace.root, run)
+    wait_for_step(folder, 3)
+    with (folder / "events-rank0.jsonl").open() as file:
+        rank = json.loads(file.readline())["pid"]
+    kill_trainer(folder)
+    closed = wait_closed(workspace.root, run)
+    assert (closed["state"], closed["signal"]) == ("failed", signal.SIGKILL) and gone(rank)
+    assert closed["warnings"][0].startswith(
+        "its command was killed, and a process that still recorded with it"
+    )
+    found = answer("audit", cwd=workspace.root)
+    assert found["ok"] and not any("after byte" in line for line in found["not_covered"])
+
+
+def test_a_command_that_ends_badly_because_it_was_asked_to_stop_is_stopped(workspace: Workspace) -> None:
+    slow = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(3)); print('up', flush=True); time.sleep(60)"
+    run = answer("run", "--detach", "--", sys.executable, "-c", slow, cwd=workspace.root)
+    log = run_folder(workspace.root, run) / "log.txt"
+    wait_until(lambda: log.exists() and b"up" in log.read_bytes(), "the command")
+    labassist("stop", "--wait", run["id"], cwd=workspace.root, status=None)
+    closed = wait_closed(workspace.root, run)
+    assert (closed["state"], closed["exit"]) == ("stopped", 3)
+    assert closed["reason"] == "asked to stop: stopped before its first step, exit status 3"

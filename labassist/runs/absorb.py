@@ -233,9 +233,15 @@ class Absorber:
         the machine went away or only the processes. Raises LedgerError when the ledger cannot be written:
         the run then stays open, and the next labassist process closes it.
         """
-        self.poll()
-        self._late_checkpoints()
         end = self._read_end()
+        left = life.end_ranks(self.folder) if end.get("signal") is not None else 0
+        self.poll()
+        if left:
+            what = f"{left} process{'es' if left > 1 else ''} that still recorded"
+            self._warn(
+                f"its command was killed, and with it {what}, which no stop could have reached any more"
+            )
+        self._late_checkpoints()
         outcome = self._outcome(end, vanished)
         order = self.folder / "order.json"
         seconds = life.last_sign(self.folder) - order.stat().st_mtime if order.exists() else 0.0
@@ -301,6 +307,9 @@ class Absorber:
         if status and asked and self.finish is not None:
             # A launcher of several ranks (torchrun) says 1 when it was asked to stop and they all did.
             return {"state": "stopped", "exit": status, "reason": f"{why}, exit status {status}"}
+        if status and asked and not self.step:
+            reason = f"{why}: stopped before its first step, exit status {status}"
+            return {"state": "stopped", "exit": status, "reason": reason}
         if status == 130 and self.finish is not None and self.finish["why"] == "stop":
             return {"state": "stopped", "exit": status, "reason": "stopped by ctrl-c"}
         if status:

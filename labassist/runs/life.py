@@ -21,6 +21,9 @@ from labassist.errors import LedgerError
 STOP = "stop"
 """A file in the run folder: somebody asked the run for a checkpoint and its end. It may say why."""
 
+_LAST_WRITE_S = 5.0
+"""Seconds that a killed process gets to be gone: the kernel may still be writing for it."""
+
 Life = Literal["alive", "over", "unseen"]
 
 
@@ -151,6 +154,21 @@ def kill(folder: Path) -> None:
             # A script that enlisted itself may stand in a shell's group: that is not ours to kill.
             leads = os.getpgid(trainer) == trainer
             (os.killpg if leads else os.kill)(trainer, signal.SIGKILL)
+
+
+def end_ranks(folder: Path) -> int:
+    """Kill what still records of a run whose command was killed, and return how many processes that were.
+
+    Ranks of a launcher and a script's child live on, out of reach of any stop, and write into a run that is closed.
+    """
+    left = _ranks(folder)
+    for rank in left:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(rank, signal.SIGKILL)
+    deadline = time.monotonic() + _LAST_WRITE_S
+    while _ranks(folder) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return len(left)
 
 
 def vanish(folder: Path) -> None:
