@@ -9,9 +9,10 @@ from textual.pilot import Pilot
 
 from labassist.app import words
 from labassist.app.app import LabApp
+from labassist.app.runsort import sorted_by
 from labassist.app.screens.audit import audit_page
 from labassist.app.screens.compare import difference_page
-from labassist.app.screens.ledger import LedgerScreen, sorted_by
+from labassist.app.screens.ledger import LedgerScreen
 from labassist.app.widgets.chart import ChartView
 from labassist.app.widgets.pager import Pager
 from labassist.ledger.store import Ledger

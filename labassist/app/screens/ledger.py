@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -12,6 +11,7 @@ from textual.widget import Widget
 
 from labassist.app import actions, messages, words
 from labassist.app.actions import LEDGER
+from labassist.app.runsort import DOWNWARD, SORTS, sorted_by
 from labassist.app.screens.base import LabScreen
 from labassist.app.verdict import KIND, progress_lines, verdict_lines
 from labassist.app.where import Source, of_record
@@ -19,7 +19,7 @@ from labassist.app.widgets.lines import Lines, wrapped
 from labassist.app.widgets.prompt import Prompt
 from labassist.app.widgets.rows import Column, Rows
 from labassist.app.words import Line, Piece
-from labassist.ledger.canonical import decode_number
+from labassist.errors import counted
 from labassist.ledger.curves import Value
 
 COLUMNS = (
@@ -34,11 +34,6 @@ COLUMNS = (
     Column("replayed", 12),
     Column("note", 0, least=122),
 )
-
-SORTS = ("when", "loss", "steps", "job", "state")
-"""Columns that `s` goes through: the newest, the lowest loss, the most steps first; words by the alphabet."""
-
-DOWNWARD = ("when", "steps")
 
 FIND = "lr>1e-4 state=failed job~train, or a word"
 
@@ -85,7 +80,7 @@ class LedgerScreen(LabScreen):
             return [[("Ledger", "strong")], [("reading …", "dim")]]
         table = self.query_one(Rows)
         parts: list[Line] = [[("Ledger", "strong")]]
-        total = f"{len(runs.runs):,} run{'' if len(runs.runs) == 1 else 's'}"
+        total = counted(len(runs.runs), "runs")
         if self._query:
             parts.append([(f"{len(table.rows):,} of {total}", "plain"), (f"  find: {self._query}", "key")])
         else:
@@ -382,24 +377,3 @@ class LedgerScreen(LabScreen):
                 )
         widget.set_class(bool(lines), "-shown")
         widget.show(*lines)
-
-
-def sorted_by(runs: Sequence[Mapping[str, Any]], column: str) -> list[Mapping[str, Any]]:
-    """Return runs (oldest first) by a column of SORTS; what has no value there comes last, ties the newest first."""
-    newest = list(reversed(runs))
-    if column == "when":
-        return newest
-    if column == "steps":
-        return sorted(newest, key=lambda run: -run.get("step", 0))
-    if column == "loss":
-        return sorted(newest, key=lambda run: _loss(run))
-    return sorted(newest, key=lambda run: str(run.get(column, "")))
-
-
-def _loss(run: Mapping[str, Any]) -> float:
-    """Return the last loss; infinite where there is none or it is no number."""
-    try:
-        number = decode_number(run.get("last", {}).get("loss"))
-    except ValueError:
-        return math.inf
-    return math.inf if math.isnan(number) else number
