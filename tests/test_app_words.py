@@ -14,6 +14,7 @@ from labassist.app import words
 from labassist.app.big import big
 from labassist.app.desk import matching
 from labassist.app.health import ENOUGH, Health
+from labassist.app.screens.audit import audit_page
 from labassist.app.verdict import KIND, progress_lines, verdict_lines
 from labassist.app.watch import LOG_BYTES, LogEnd
 from labassist.errors import InputError
@@ -145,6 +146,14 @@ def test_every_verdict_is_said_big_and_in_words(word: str, plain: bool) -> None:
     assert "compared 120 steps, 5 series, 42 tensors" in text(lines)
     # Where there is no room for large letters, the words still stand.
     assert text(verdict_lines(found, marks, plain=plain, room=2)).splitlines()[0].split()[1] == word
+
+
+def test_one_of_a_thing_is_called_one_thing() -> None:
+    found = {"verdict": "BITWISE", "steps": 1, "series": 1, "tensors": 1}
+    said = text(verdict_lines(found, words.UNICODE, plain=False, room=9))
+    assert "compared 1 step, 1 series, 1 tensor" in said.splitlines()[-1].strip()
+    audited = {"ok": True, "head": "ab" * 32, "checked": {"checkpoints": 1, "curves": 2}, "problems": []}
+    assert "checked  1 checkpoint, 2 curves" in text(audit_page(audited, words.UNICODE, plain=False))
 
 
 def test_a_divergence_names_step_and_values() -> None:

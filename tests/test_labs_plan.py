@@ -62,11 +62,18 @@ def test_thresholds_wait_for_two_sources() -> None:
     assert all(row["source"] and row["value"] > 0 for row in solved.values())
 
 
+def test_a_threshold_of_one_row_is_said_as_one(workspace: Workspace) -> None:
+    checked = answer("check", "00/thresholds", cwd=workspace.root, status=1)
+    rows, hours = checked["steps"][0]["check"]["criteria"]
+    assert rows["expected"].startswith("at least 1 row,")
+    assert hours["expected"].startswith("at least 1 time,")
+
+
 def test_a_sheet_with_a_row_left_is_refused_in_one_line(workspace: Workspace) -> None:
     done = labassist("run", "00-should-you-train/rate", cwd=workspace.root, status=None)
     assert done.returncode != 0
     log = labassist("logs", "@last", cwd=workspace.root).stdout
-    assert "60 rows are not judged; write . or x in them" in log
+    assert "not judged: 60 rows; write . or x in them" in log
     assert "Traceback" not in log
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from labassist.app.plan_form import Planned, short
 from labassist.app.widgets.lines import folded
 from labassist.app.words import Line, Signs
+from labassist.errors import counted
 from labassist.planner.answer import MOMENTS
 from labassist.planner.cost import BUFFER, Prices
 from labassist.planner.memory import PARTS
@@ -134,7 +135,7 @@ def _time(planned: Planned, prices: Prices | None) -> list[Line]:
         [
             (f"{short(int(took.tokens))} tokens: ", "plain"),
             (f"{duration(low * 3600)} to {duration(high * 3600)}", "strong"),
-            (f", {took.steps:,.0f} steps", "plain"),
+            (f", {counted(round(took.steps), 'steps')}", "plain"),
         ]
     ]
     if planned.plan.gpus > 1:

@@ -9,6 +9,7 @@ from typing import Any
 from labassist.app import words
 from labassist.app.messages import RunDetail
 from labassist.app.words import Line, Signs
+from labassist.errors import counted
 
 STARTED = ("job", "kind", "profile", "mode", "seed", "threads", "cwd")
 """Fields of a record that say how a run was started."""
@@ -26,7 +27,9 @@ def config_page(document: Mapping[str, Any]) -> list[Line]:
         for one in document["inputs"]:
             lines.append([(f"  {one['name']}  ", "dim"), (one["path"], "plain")])
             stored = ", kept in the ledger" if one.get("stored") else ""
-            lines.append([(f"    {one['bytes']:,} bytes, sha256 {one['sha256'][:16]}{stored}", "dim")])
+            lines.append(
+                [(f"    {counted(one['bytes'], 'bytes')}, sha256 {one['sha256'][:16]}{stored}", "dim")]
+            )
         if document.get("more_inputs"):
             lines.append([(f"  and more, listed in objects/{document['more_inputs'][:16]}…", "dim")])
     if document.get("versions"):
@@ -49,7 +52,7 @@ def code_page(document: Mapping[str, Any], detail: RunDetail | None) -> list[Lin
         lines += _heading("files that git did not know")
         for one in detail.extra:
             kept = "" if one.get("stored", True) else "  by name only"
-            lines.append([(f"  {one['path']}  {one['bytes']:,} bytes{kept}", "plain")])
+            lines.append([(f"  {one['path']}  {counted(one['bytes'], 'bytes')}{kept}", "plain")])
     if not detail.patch:
         clean = "no uncommitted change" if code.get("vcs") == "git" else "no repository: the script is kept"
         return [*lines, [(f"  {clean}", "dim")]]
@@ -92,7 +95,10 @@ def lineage_page(run: str, detail: RunDetail | None, marks: Signs) -> list[Line]
                 ("  ", "plain"),
                 (words.short(one["id"]), "strong"),
                 (f"  {verdict}", kind),
-                (f"  {words.clock(one['created'])}, {found.get('steps', 0):,} steps compared", "dim"),
+                (
+                    f"  {words.clock(one['created'])}, {counted(found.get('steps', 0), 'steps')} compared",
+                    "dim",
+                ),
             ]
         )
     if not detail.replays:

@@ -7,6 +7,7 @@ from typing import Any
 
 from labassist.app.big import big
 from labassist.app.words import Line, Signs, bar, value
+from labassist.errors import counted
 
 KIND = {
     "BITWISE": "good",
@@ -39,7 +40,8 @@ def verdict_lines(
     words: list[Line] = [[(f"{sign} {word}", kind), (f"  {MEANING[word].format(what=what)}", "plain")]]
     steps, series, tensors = (counts.get(name, 0) for name in ("steps", "series", "tensors"))
     if steps or tensors:
-        words.append([(f"compared {steps:,} steps, {series} series, {tensors:,} tensors", "plain")])
+        parts = (counted(steps, "steps"), f"{series} series", counted(tensors, "tensors"))
+        words.append([(f"compared {', '.join(parts)}", "plain")])
     first = found.get("first_difference")
     if first:
         words.append([(_difference(first), "plain")])

@@ -6,6 +6,7 @@ from typing import Any
 
 from labassist.course.evidence import Evidence
 from labassist.course.model import Criterion, Measured
+from labassist.errors import counted
 
 SEEN, KEPT = 0.8, 0.95
 """Shares of the wrong labels that must be seen, and of the right ones that must be left alone."""
@@ -23,13 +24,14 @@ def thresholds(found: Evidence) -> list[Criterion]:
     ]
 
 
-def _threshold(table: dict[str, Any], name: str, title: str, least: float, unit: str) -> Criterion:
+def _threshold(table: dict[str, Any], name: str, title: str, least: int, unit: str) -> Criterion:
     value, source = table[name]["value"], str(table[name]["source"]).strip()
+    got = counted(1, unit) if value == 1 else f"{value:g} {unit}"
     return Criterion(
         title,
         value >= least and len(source) >= SOURCE_LENGTH,
-        f"at least {least:g} {unit}, and where that comes from ({SOURCE_LENGTH} characters or more)",
-        f"{value:g} {unit}, {source or 'no source'}",
+        f"at least {counted(least, unit)}, and where that comes from ({SOURCE_LENGTH} characters or more)",
+        f"{got}, {source or 'no source'}",
         f"thresholds.toml [{name}]",
     )
 
@@ -97,21 +99,21 @@ def decide(found: Evidence) -> list[Criterion]:
     """The record rests on what was measured, and holds a reason."""
     run = found.run("decide")
     config = run["config"]
-    counted, from_rate = _last(found, "rate")
+    told, from_rate = _last(found, "rate")
     got, source = _last(found, "decide")
     why = str(config["why"]).strip()
     return [
         Criterion(
             "the label errors are those of your sample",
-            config["sample"] == counted["sampled"] and config["errors"] == counted["wrong"],
-            f"{counted['wrong']:.0f} of {counted['sampled']:.0f} ({from_rate})",
+            config["sample"] == told["sampled"] and config["errors"] == told["wrong"],
+            f"{told['wrong']:.0f} of {told['sampled']:.0f} ({from_rate})",
             f"{config['errors']} of {config['sample']}",
             "decide.toml",
         ),
         Criterion(
             "people's hours hold at least the reading",
-            config["people_hours"] >= counted["hours_for_all"],
-            f"{counted['hours_for_all']:.1f} hours or more ({from_rate})",
+            config["people_hours"] >= told["hours_for_all"],
+            f"{told['hours_for_all']:.1f} hours or more ({from_rate})",
             f"{config['people_hours']:g}",
             "decide.toml",
         ),

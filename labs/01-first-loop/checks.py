@@ -10,6 +10,7 @@ from typing import Any
 
 from labassist.course.evidence import Evidence, Missing
 from labassist.course.model import Criterion, Measured
+from labassist.errors import counted
 
 NEAR = 0.1
 """Of ln V: with random weights the scores are small, not zero. Ten seeds lay within 0.06."""
@@ -216,7 +217,7 @@ def overfit(found: Evidence) -> list[Criterion]:
             "the training text is known better than the rest",
             trained < whole - 0.5,
             f"the training loss 0.5 or more below val_loss {whole:.3f}",
-            f"{trained:.3f}, the mean of the last {len(losses)} steps",
+            f"{trained:.3f}, the mean of the last {counted(len(losses), 'steps')}",
             f"{short(run)}, series loss",
         ),
     ]
@@ -262,7 +263,7 @@ def resume(found: Evidence) -> list[Criterion]:
             verdict.get("verdict") == "BITWISE",
             "BITWISE",
             verdict.get("verdict", f"not compared: {PROVE}"),
-            f"{short(run)}, verdict on {verdict.get('steps', 0)} steps and {verdict.get('tensors', 0)} tensors",
+            f"{short(run)}, verdict on {counted(verdict.get('steps', 0), 'steps')} and {counted(verdict.get('tensors', 0), 'tensors')}",
         ),
     ]
 
@@ -271,7 +272,7 @@ def measured_resume(found: Evidence) -> Measured:
     run, killed = resumed(found)
     origin = run["resumed_from"]["step"]
     option = "a" if origin == 0 else "c" if origin == killed else "b"
-    text = f"reached step {killed}, went on from {origin}: {killed - origin} steps done twice"
+    text = f"reached step {killed}, went on from {origin}: {counted(killed - origin, 'steps')} done twice"
     return Measured(text, f"{short(run)}, resumed_from", option)
 
 
@@ -283,13 +284,13 @@ def replay(found: Evidence) -> list[Criterion]:
             "every step and every weight is the same",
             verdict["verdict"] == "BITWISE",
             "BITWISE",
-            f"{verdict['verdict']}, {verdict.get('tensors', 0)} tensors compared",
+            f"{verdict['verdict']}, {counted(verdict.get('tensors', 0), 'tensors')} compared",
             f"{short(run)}, the replay of {tail(run['replay_of'])}",
         ),
         Criterion(
             "every step was compared",
             verdict.get("steps", 0) == run["total_steps"],
-            f"{run['total_steps']} steps",
+            counted(run["total_steps"], "steps"),
             f"{verdict.get('steps', 0)}",
             f"{short(run)}, verdict",
         ),

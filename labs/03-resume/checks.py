@@ -6,6 +6,7 @@ from typing import Any
 
 from labassist.course.evidence import Evidence, Missing
 from labassist.course.model import Criterion, Measured
+from labassist.errors import counted
 
 TRAIN = ("train", "tiny")
 LEARNT = 2.5
@@ -182,7 +183,9 @@ def measured_killed(found: Evidence) -> Measured:
     run, [last] = interrupted(found, ["failed"], "--profile tiny --kill --at 230")
     begun, every = run["resumed_from"]["step"], run["config"]["every.checkpoint"]
     option = "b" if begun % every == 0 and begun else "c" if begun == last["step"] else "a"
-    text = f"step {begun}, recorded up to {last['step']}: {last['step'] - begun} steps were done twice"
+    text = (
+        f"step {begun}, recorded up to {last['step']}: done twice: {counted(last['step'] - begun, 'steps')}"
+    )
     return Measured(text, f"{short(last)}, {short(run)}", option)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from labassist.course.evidence import Evidence, Missing
 from labassist.course.model import Criterion, Measured
+from labassist.errors import counted
 
 MERGE = "finetune/merge"
 LOW = 0.5
@@ -113,7 +114,7 @@ def exact(found: Evidence) -> list[Criterion]:
             "the end is the same, bit for bit",
             verdict == "BITWISE",
             "BITWISE",
-            f"{verdict}, {run['verdict'].get('steps', 0)} updates and {run['verdict'].get('tensors', 0)} tensors",
+            f"{verdict}, {counted(run['verdict'].get('steps', 0), 'updates')} and {counted(run['verdict'].get('tensors', 0), 'tensors')}",
             f"verdict of {short(run)}",
         ),
     ]
@@ -180,7 +181,7 @@ def sweep(found: Evidence) -> list[Criterion]:
         Criterion(
             "each rank was trained with each seed",
             counts == [seeds] * len(RANKS),
-            f"{seeds} seeds of {len(RANKS)} ranks",
+            f"{counted(seeds, 'seeds')} of {len(RANKS)} ranks",
             ", ".join(map(str, counts)),
             short(run),
         ),

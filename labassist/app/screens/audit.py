@@ -15,6 +15,7 @@ from labassist.app.screens.base import LabScreen
 from labassist.app.where import Source
 from labassist.app.widgets.pager import Pager
 from labassist.app.words import Line, Signs
+from labassist.errors import counted
 
 KEY = "audit"
 
@@ -50,7 +51,7 @@ class AuditScreen(LabScreen):
         parts: list[Line] = [[("Audit of run ", "strong"), (words.short(self.run), "strong")]]
         if self._found is not None:
             marks, count = self.lab.signs, len(self._found["problems"])
-            said = f"{count} problem{'' if count == 1 else 's'}"
+            said = counted(count, "problems")
             good = self._found["ok"]
             parts.append([(f"{marks.yes} ok" if good else f"{marks.no} {said}", "good" if good else "bad")])
         elif not self._problem:
@@ -99,7 +100,7 @@ def audit_page(found: Mapping[str, Any], marks: Signs, *, plain: bool) -> list[L
             lines.append([("    file    ", "dim"), (f"ledger/{problem['path']}{line}", "plain")])
         if problem.get("run"):
             lines.append([("    run     ", "dim"), (problem["run"], "plain")])
-    counts = ", ".join(f"{count:,} {name}" for name, count in found["checked"].items())
+    counts = ", ".join(counted(count, name) for name, count in found["checked"].items())
     lines += [[], [("checked  ", "dim"), (counts, "plain")]]
     lines.append([("head     ", "dim"), (found["head"], "plain")])
     if found.get("not_covered"):

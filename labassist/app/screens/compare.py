@@ -16,6 +16,7 @@ from labassist.app.where import Source
 from labassist.app.widgets.chart import ChartView
 from labassist.app.widgets.pager import Pager
 from labassist.app.words import Line, Signs
+from labassist.errors import counted
 
 KEY = "diff"
 
@@ -186,7 +187,7 @@ def difference_page(found: Mapping[str, Any], marks: Signs) -> list[Line]:
         where = f"first at step {first['step']:,}, {first['tensor'] or 'kept at other steps'}"
         lines.append([("checkpoints", "head"), (f"  {where}", "plain")])
     elif checkpoints["compared"]:
-        same.append(f"checkpoints ({checkpoints['compared']:,} tensors)")
+        same.append(f"checkpoints ({counted(checkpoints['compared'], 'tensors')})")
     if same:
         lines.append([(f"{marks.yes} the same  ", "good"), (", ".join(same), "plain")])
     if not found["code"]["same"]:

@@ -25,6 +25,7 @@ from labassist.app.where import Source
 from labassist.app.widgets.lines import Lines, fitted, folded
 from labassist.app.widgets.rows import Column, Rows
 from labassist.app.words import Line, Piece
+from labassist.errors import counted
 
 COLUMNS = (
     Column("wk", 5),
@@ -77,7 +78,7 @@ class CourseScreen(LabScreen):
             parts += course_title(self.lab.course)
         if self.lab.runs is not None:
             count = len(self.lab.runs.runs)
-            parts.append([(f"{count:,} run{'' if count == 1 else 's'}", "plain")])
+            parts.append([(counted(count, "runs"), "plain")])
             if self.lab.runs.readonly:
                 parts.insert(1, [(f"{self.lab.signs.alarm} read-only: nothing is written", "warn")])
         room = self.size.width - 4 - words.length(fitted(parts, self.size.width))

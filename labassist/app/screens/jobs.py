@@ -18,7 +18,7 @@ from labassist.app.where import JOURNAL, Source, of_record
 from labassist.app.widgets.lines import Lines, folded
 from labassist.app.widgets.rows import Column, Rows
 from labassist.app.words import Line, Piece
-from labassist.errors import InputError
+from labassist.errors import InputError, counted
 from labassist.runs.jobs import Job, list_jobs, load_job
 from labassist.runs.live_line import span
 
@@ -106,10 +106,11 @@ class JobsScreen(LabScreen):
         row: Row | None = self.query_one(Rows).here
         if row is None or not row.runs:
             return []
-        counted = Source(
-            "runs", f"{len(row.runs):,}", f"{JOURNAL}: finished runs of {row.name}, replays left out"
-        )
-        return [counted, *of_record(row.runs[-1], {"last.loss": "last loss", "ended": "last finished"})]
+        place = f"{JOURNAL}: finished runs of {row.name}, replays left out"
+        return [
+            Source("runs", f"{len(row.runs):,}", place),
+            *of_record(row.runs[-1], {"last.loss": "last loss", "ended": "last finished"}),
+        ]
 
     def hear(self, message: Message) -> None:
         """Take what the desk says."""
@@ -214,7 +215,7 @@ class JobsScreen(LabScreen):
             lines = [[(row.name, "strong"), (f"  {row.job.summary}" if row.job else "", "plain")]]
             if row.runs:
                 newest = row.runs[-1]
-                said = f"{words.ago(newest['ended'])} ago, {newest['step']:,} steps"
+                said = f"{words.ago(newest['ended'])} ago, {counted(newest['step'], 'steps')}"
                 said += f" in {span(newest.get('seconds', 0))}"
                 said += f", profile {newest['profile']}" if newest.get("profile") else ""
                 lines.append([("last finished ", "dim"), (said, "plain")])

@@ -15,6 +15,7 @@ from labassist.app.screens.base import LabScreen
 from labassist.app.where import Source
 from labassist.app.widgets.pager import Pager
 from labassist.app.words import Line
+from labassist.errors import counted
 
 if TYPE_CHECKING:
     from labassist.machine.throttle import ThrottleTime
@@ -45,8 +46,9 @@ class MachineScreen(LabScreen):
         if seen is None:
             return [[("Machine", "strong")], [("reading …", "dim")]]
         count = len(seen.sample.gpus)
-        said = f"{count} GPU{'' if count == 1 else 's'}" if count else "no GPU"
-        cores = f"{seen.sample.host.cores:g} cores"
+        said = counted(count, "GPUs") if count else "no GPU"
+        host = seen.sample.host.cores
+        cores = counted(int(host), "cores") if host == int(host) else f"{host:g} cores"
         return [[("Machine", "strong")], [(said, "plain")], [(cores, "plain")]]
 
     def sources(self) -> list[Source]:

@@ -24,7 +24,7 @@ from labassist.app.widgets.pager import Pager
 from labassist.app.widgets.prompt import Prompt
 from labassist.app.widgets.rows import Column, Rows
 from labassist.app.words import Line, Piece
-from labassist.errors import InputError
+from labassist.errors import InputError, counted
 
 PLACES = (
     Column("made by", 0),
@@ -89,7 +89,7 @@ class ResumeScreen(LabScreen):
         count = len(self._known)
         parts: list[Line] = [
             [("Resume", "strong")],
-            [(f"{count:,} checkpoint{'' if count == 1 else 's'} in the ledger", "plain")],
+            [(f"{counted(count, 'checkpoints')} in the ledger", "plain")],
         ]
         for name, told in self.lab.experiments.told.items():
             if self.lab.experiments.busy(name):
