@@ -283,7 +283,7 @@ def test_what_still_records_ends_with_a_launcher_that_was_killed(workspace: Work
     closed = wait_closed(workspace.root, run)
     assert (closed["state"], closed["signal"]) == ("failed", signal.SIGKILL) and gone(rank)
     assert closed["warnings"][0].startswith(
-        "its command was killed, and a process that still recorded with it"
+        "its command was killed, and with it 1 process that still recorded"
     )
     found = answer("audit", cwd=workspace.root)
     assert found["ok"] and not any("after byte" in line for line in found["not_covered"])
