@@ -26,7 +26,9 @@ def checked(path: Path) -> Marks:
     if not marks.marks:
         raise InputError("holds no row of a sheet", where=str(path), mend="make one with messages.py")
     if marks.left:
-        raise InputError(f"not judged: {counted(marks.left, 'rows')}", where=str(path), mend="write . or x in them")
+        raise InputError(
+            f"not judged: {counted(marks.left, 'rows')}", where=str(path), mend="write . or x in them"
+        )
     if not marks.minutes or marks.minutes <= 0:
         raise InputError("the minutes are missing", where=str(path), mend="write them in its first line")
     return marks
