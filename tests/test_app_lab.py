@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from course_lab import CHECKS, DOUBLE, FILES, loaded, record
 from course_lab import write as write_lab
-from pilot import play, until
+from pilot import play, shown, until
 from textual.pilot import Pilot
 
 from labassist.app import words
@@ -301,8 +301,36 @@ def test_a_long_command_and_a_long_check_fit_beside_the_curve(
         assert check.region.bottom <= size[1] - 2
         assert app.screen.query_one("#text").size.height >= 4
         assert app.screen.query_one(ChartView).display is (size == (160, 50))
+        assert ("o shows its curve" in shown(app)) is (size != (160, 50))
 
     play(workspace, script, size)
+
+
+def test_what_passed_is_said_briefly_where_the_curve_has_no_room_otherwise(workspace: Workspace) -> None:
+    more = ", ".join(f"'thing {at} is as it has to be'" for at in (1, 2))
+    write_lab(
+        workspace,
+        checks_py=CHECKS.replace(
+            'step {step}")]',
+            f'step {{step}}"), *(Criterion(name, True, "a number " * 6, "one of 17", "here") for name in ({more}))]',
+        ),
+    )
+    begun(workspace, "fast")
+    losses = [3.0, *([9.0, 2.0] * 8), *[6.0 - at / 20 for at in range(40)]]  # the health takes two rows
+    record(workspace, losses, **{"optim.lr": 2.0})
+
+    async def script(pilot: Pilot[int], app: LabApp) -> None:
+        await open_lab(pilot, app)
+        await to_step(pilot, app, 4)
+        await pilot.press("a", "c")
+        screen = await until(pilot, app, "✗ the loss falls", "expected below 3.0", "got 4.05")
+        assert "✓ thing 1 is as it has to be   got one of 17   here" in screen
+        assert "✓ thing 2 is as it has to be   got one of 17   here" in screen
+        assert app.screen.query_one(ChartView).size.height >= 3
+        await pilot.resize_terminal(160, 50)
+        await until(pilot, app, "expected a number a number", "got one of 17")
+
+    play(workspace, script)
 
 
 def test_the_editor_is_the_learners_own_at_the_line(tmp_path: Path) -> None:

@@ -160,8 +160,11 @@ def hint_lines(step: Document) -> list[Line]:
     return lines
 
 
-def verdict_of(step: Document, marks: Signs) -> list[Line]:
-    """Return a check's answer, a line or two for each criterion: first those that wait for something."""
+def verdict_of(step: Document, marks: Signs, brief: int = 0) -> list[Line]:
+    """Return a check's answer, a line or two for each criterion: first those that wait for something.
+
+    `brief`: what passed takes one row of so many cells, without what was expected.
+    """
     check = step["check"]
     if check is None:
         return []
@@ -175,16 +178,19 @@ def verdict_of(step: Document, marks: Signs) -> list[Line]:
         lines.append([(f"{marks.alarm} ", "warn"), ("something changed since: c checks again", "plain")])
     for index, one in enumerate(sorted(check["criteria"], key=lambda one: bool(one["ok"]))):
         sign, kind = (marks.yes, "good") if one["ok"] else (marks.no, "bad")
-        said = f"expected {one['expected']}   got {one['got']}   "
-        lines.append(
-            [
-                ("Check " if index == 0 else "      ", "head"),
-                (f"{sign} ", kind),
-                (f"{one['name']}   ", "strong"),
-                (said, "plain"),
-                (one["source"], "dim"),
-            ]
-        )
+        line: Line = [
+            ("Check " if index == 0 else "      ", "head"),
+            (f"{sign} ", kind),
+            (f"{one['name']}   ", "strong"),
+            (f"expected {one['expected']}   ", "plain"),
+            (f"got {one['got']}   ", "plain"),
+            (one["source"], "dim"),
+        ]
+        if brief and one["ok"]:
+            del line[3]
+            while len(line) > 3 and words.length(line) > brief:
+                line.pop()
+        lines.append(line)
     return lines
 
 

@@ -37,7 +37,8 @@ class StepWork(Vertical):
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
         self._asked: list[Line] = []
-        self._verdict: list[Line] = []
+        self._step: dict[str, Any] | None = None
+        self._pace: list[Line] = []
         self._printed = 0
         """Rows of the part that shows what a run printed."""
 
@@ -68,9 +69,9 @@ class StepWork(Vertical):
         self._asked = coursefacts.question(step, marks) + coursefacts.what_to_do(step) if step else []
         if step and step["run"] and self._lab.terms.said:
             self._asked.append([(self._lab.terms.said, "dim")])
-        self._verdict = coursefacts.verdict_of(step, marks) if step else []
+        self._step = step
         self.set_class(not self._asked and not run.id, "-empty")
-        self.set_class(bool(self._verdict), "-checked")
+        self.set_class(bool(step and step["check"]), "-checked")
         self.show_run(run)
 
     def show_run(self, run: StepRun) -> None:
@@ -88,8 +89,8 @@ class StepWork(Vertical):
                 self.chart.border_title = title
             if not curve:
                 self._show_printed(run, title)
-            far = progress.how_far(marks, 10) + progress.newest()[1 if curve else 0 : 2 if curve else None]
-            self.query_one("#pace", Lines).show(fitted(far, self._room))
+            newest = progress.newest()[1 if curve else 0 : 2 if curve else None]
+            self._pace = progress.how_far(marks, 10) + newest
             health = folded(progress.how_it_goes(marks)[:1], self._room)[:2]
             self.show_machine(run)
         self._divide(health)
@@ -110,19 +111,26 @@ class StepWork(Vertical):
             self.show_run(run)
 
     def _divide(self, health: list[Line]) -> None:
-        """Give each part its rows. Where they are few the command is cut first, then the curve, then the health."""
+        """Give each part its rows. Where they are few the command is cut first, then what passed, then the curve."""
         ask = [row for line in self._asked for row in self._folded(line)]
-        check = folded(self._verdict, self._room, indent=8)
+        check = self._check()
         most = MOST_CHECK_LINES[self._beside]
         room = self.screen.size.height - (OUTSIDE if self._beside else OUTSIDE + TEXT)
         taken = sum(map(self.has_class, ("-run", "-live"))) + (min(len(check), most) + 1 if check else 0)
         body = self._printed if self.has_class("-printed") else LEAST_CHART if self.has_class("-run") else 0
         if len(ask) + len(health) + taken + body > room:
             ask = self._brief()
+        if check and len(ask) + len(health) + taken + body > room:
+            taken -= min(len(check), most)
+            check = self._check(brief=self._room)
+            taken += min(len(check), most)
         if len(ask) + len(health) + taken > room:
             health = []
         left = room - len(ask) - len(health) - taken
         self.set_class(left < body, "-crowded")
+        hidden = left < body and not self.has_class("-printed")
+        pace = [*self._pace[:2], [("o shows its curve", "dim")], *self._pace[2:]] if hidden else self._pace
+        self.query_one("#pace", Lines).show(fitted(pace, self._room))
         if check and left < 0:
             # On very few rows the verdict is more than the question that it answers.
             ask = ask[-max(1, room - len(health) - taken + min(len(check), most) - 2) :]
@@ -137,6 +145,11 @@ class StepWork(Vertical):
         height = self.chart.styles.height
         if (height.value if height is not None and chart is not None else height) != chart:
             self.chart.styles.height = chart
+
+    def _check(self, brief: int = 0) -> list[Line]:
+        """Return the rows of the check's answer."""
+        said = coursefacts.verdict_of(self._step, self._lab.signs, brief) if self._step else []
+        return folded(said, self._room, indent=8)
 
     def _folded(self, line: Line) -> list[Line]:
         """Return a line in rows; an option's further rows stand under its first word."""
