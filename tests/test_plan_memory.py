@@ -118,6 +118,9 @@ def test_text_names_defaults_and_verdict(capsys: pytest.CaptureFixture[str]) -> 
             "no native bf16",
         ),
         (["--model", "qwen2.5-0.5b", "--card", "T4", "--method", "full", "--dtype", "fp32"], ""),
+        (["--model", "qwen2.5-0.5b", "--card", "T4", "--method", "full"], "plan it as --dtype mixed"),
+        (["--model", "google/gemma-3-4b-it"], "holds a vision part"),
+        (["--model", "gemma-3-1b"], ""),
         (["--model", "qwen2.5-0.5b", "--card", "4090"], ""),
     ],
 )
@@ -324,7 +327,16 @@ def test_a_config_that_cannot_be_says_so(
     assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize("text", ["", "[1]", "{", "\x00"])
+def test_a_config_writes_no_commands_to_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**DENSE, "_name_or_path": "a\x1b[31m\nFITS"}))
+    assert main(["plan", "memory", "--model", str(path)]) == 0
+    assert capsys.readouterr().out.startswith("a?[31m?FITS  ")
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{", "\x00", "[" * 100_000])
 def test_a_config_that_is_no_json_says_so(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -127,6 +127,19 @@ def test_a_pace_over_the_cards_peak_is_refused_and_a_like_run_is_taken() -> None
             pace(other, quick, made, card)
 
 
+def test_time_and_cost_name_what_they_took_for_granted(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--model", "qwen2.5-7b", "--card", "4090", "--tokens", "1"]
+    for what in ("time", "cost"):
+        assert main(["plan", what, *words]) == 0
+        text = capsys.readouterr().out
+        for default in ("seq 1024", "batch 8", "checkpointing yes", "optim adamw_torch_fused", "lora_r 16"):
+            assert default in text
+    # A token alone is a step all the same.
+    _, made = ask(capsys, "time", *words)
+    assert made["steps"] == 1
+    assert made["hours"] == pytest.approx([one / 3600 for one in made["step_s"]])
+
+
 def test_time_and_cost_say_where_the_card_does_not_hold_it(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--model", "llama-3.1-8b", "--method", "full", "--tokens", "1M", "--card"]
     for what in ("time", "cost"):

@@ -62,7 +62,7 @@ def memory(args: argparse.Namespace) -> int:
         emit({"models": [load(name).name for name in names()]}, args.json, models_text)
         return 0
     plan = plan_of(args)
-    card = find(args.card) if args.card else None
+    card = find(args.card) if args.card is not None else None
     answer = memory_answer(plan, card, dry_run=args.dry_run)
     emit(answer, args.json, lambda: memory_text(answer))
     return 1 if answer["fits"] is False else 0

@@ -93,9 +93,9 @@ def cost(args: argparse.Namespace) -> int:
     from labassist.planner import cost as planner
     from labassist.planner.report import cost_text
 
-    if args.hours and args.model:
-        raise InputError("give --hours or a model, not both", where="--hours")
-    took = None if args.hours else duration(args)
+    if args.hours is not None:
+        _hours_alone(args)
+    took = None if args.hours is not None else duration(args)
     if took is not None and "hours" not in took:
         raise InputError(
             "names neither hours nor a model", where="--hours", mend="give --hours N, or --model and --tokens"
@@ -120,6 +120,21 @@ def cost(args: argparse.Namespace) -> int:
     answer |= {"time": took, "fits": took["fits"] if took else None}
     emit(answer, args.json, lambda: cost_text(answer))
     return 0
+
+
+def _hours_alone(args: argparse.Namespace) -> None:
+    """Raise InputError on options of a training beside hours that are given: they would change nothing."""
+    from labassist.planner.plan import Plan
+
+    if args.model:
+        raise InputError("give --hours or a model, not both", where="--hours")
+    for name in (*Plan.__dataclass_fields__, "tokens", "examples", "steps", "link", "mfu", "run"):
+        if name not in ("model", "gpus") and getattr(args, name, None) is not None:
+            raise InputError(
+                "says nothing beside --hours: these are the hours, whatever is trained",
+                where=f"--{name.replace('_', '-')}",
+                mend="leave it out, or give --model in place of --hours",
+            )
 
 
 def _workspace_root(args: argparse.Namespace) -> Path | None:

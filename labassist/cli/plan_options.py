@@ -54,7 +54,7 @@ def model_options(parser: Parser) -> None:
 def plan_of(args: argparse.Namespace) -> Plan:
     """Return the checked plan that the options mean. Raises InputError."""
     from labassist.planner.arch import load
-    from labassist.planner.plan import METHODS, TRAINERS, Plan
+    from labassist.planner.plan import METHODS, STRATEGIES, TRAINERS, Plan
 
     if not args.model:
         raise InputError("names no model", where="--model", mend="give a name, a config.json or a folder")
@@ -72,11 +72,17 @@ def plan_of(args: argparse.Namespace) -> Plan:
                 mend=f"leave it out, or take --method {' or '.join(methods)}",
             )
     if args.lora_targets is not None:
-        given["lora_targets"] = tuple(filter(None, args.lora_targets.split(",")))
+        given["lora_targets"] = tuple(filter(None, (one.strip() for one in args.lora_targets.split(","))))
         if not given["lora_targets"]:
             raise InputError(
                 "names no layer", where="--lora-targets", mend="give q_proj,v_proj or all-linear"
             )
+    if given.get("strategy") in STRATEGIES[1:] and given.get("gpus", Plan.gpus) == 1:
+        raise InputError(
+            "one card shares out nothing",
+            where=f"--strategy {given['strategy']}",
+            mend="give --gpus N, or leave it out",
+        )
     if given.get("trainer") == TRAINERS[1]:
         # A plain loop has full logits and no checkpointing unless it is asked for.
         given = {"loss": "full", "checkpointing": False, **given}

@@ -31,10 +31,14 @@ def warnings(plan: Plan, card: Card | None) -> list[str]:
         found.append(
             f"{plan.model.name} was made for {longest:,} positions: {plan.seq:,} tokens a sequence are beyond them"
         )
+    if plan.model.source.endswith("(its text part)"):
+        found.append(f"{plan.model.name} holds a vision part too: planned is its text part, loaded alone")
     if card is not None and not card.bf16 and plan.dtype != "fp32":
+        fp16 = "fp16 there (as large)"
+        if plan.method == "full" and plan.dtype == "bf16":
+            fp16 = "fp16 there, which keeps weights in fp32 when all are trained (plan it as --dtype mixed)"
         found.append(
-            f"{card.name} has no native bf16, which this plan counts on: a trainer needs fp16 there (as large), "
-            "or fp32"
+            f"{card.name} has no native bf16, which this plan counts on: a trainer needs {fp16}, or fp32"
         )
     return found
 
@@ -86,7 +90,7 @@ def memory_text(answer: dict[str, Any]) -> str:
         + (
             f", {answer['trainable'] / 1e6:,.1f} million trained" if settings["method"] != "inference" else ""
         ),
-        "  " + _settings_line(settings),
+        "  " + settings_line(settings),
         "",
     ]
     total = answer["total_gib"]
@@ -114,7 +118,8 @@ def memory_text(answer: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _settings_line(settings: dict[str, Any]) -> str:
+def settings_line(settings: dict[str, Any]) -> str:
+    """Return what was planned with, defaults filled in, on one line."""
     parts = []
     for name, value in settings.items():
         if name == "model" or (name == "strategy" and settings["gpus"] == 1):

@@ -277,7 +277,7 @@ def _from_file(path: Path, model: str) -> Architecture:
         config = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError("no such file", where=model, mend="give a model's config.json") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise InputError(
             f"is no JSON that can be read: {error}", where=model, mend="give a model's config.json"
         ) from error
@@ -286,6 +286,8 @@ def _from_file(path: Path, model: str) -> Architecture:
             "is no config.json: it holds no object", where=model, mend="give a model's config.json"
         )
     name = str(config.get("_name_or_path") or path.resolve().parent.name)
+    # A config is a stranger's file, and its name goes to a terminal.
+    name = "".join(sign if sign.isprintable() else "?" for sign in name)
     return _build(name, config, where=model, source=str(path))
 
 

@@ -131,6 +131,7 @@ def cost(
         ("--hours", hours[0], 0.0),
         ("--price", rate, 0.0),
         ("--people-hours", people_hours, 0.0),
+        ("--person", person, 0.0),
         ("--buffer", buffer, 1.0),
     ):
         if not least <= value < 1e9:
@@ -170,6 +171,9 @@ def break_even(
     """
     if not 0 < hours_a_month <= 744:
         raise InputError(f"{hours_a_month:g} is not from 0 to 744", where="--hours-a-month")
+    for name, value in (("--purchase", purchase), ("--idle-watts", idle_watts)):
+        if not 0 <= value < 1e9:
+            raise InputError(f"{value:g} is not a number from 0", where=name)
     if not 0 <= resale <= purchase:
         raise InputError(f"{resale:g} is not from 0 to the purchase price", where="--resale")
     running = watts / 1000 * electricity
@@ -263,6 +267,12 @@ def _bought(
 def _exchange(table: Prices, currency: str | None, exchange: float | None) -> tuple[float, str]:
     """Return what to multiply the table's money with, and the currency that it then is."""
     if currency is None or currency == table.currency:
+        if exchange is not None:
+            raise InputError(
+                f"says nothing: the money is shown in {table.currency}, as the table has it",
+                where="--exchange",
+                mend="give --currency too, or leave it out",
+            )
         return 1.0, table.currency
     if exchange is None or not 0 < exchange < 1e9:
         raise InputError(

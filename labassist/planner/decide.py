@@ -108,14 +108,13 @@ def _gap(facts: Facts, least: float) -> tuple[bool | None, str]:
         if not 0 <= score <= 1:
             raise InputError(f"{score:g} is not from 0 to 1", where=name)
     gap = wanted - got
+    side = f"{100 * gap:.1f} points short" if gap > 0 else f"good enough already, by {-100 * gap:.1f} points"
     if not n:
-        return (
-            gap >= least
-        ), f"the best prompt is {100 * gap:.1f} points short; on how many examples is not said"
+        return gap >= least, f"the best prompt is {side}; on how many examples is not said"
     error = math.sqrt(got * (1 - got) / n)
     clear = gap >= least and gap > Z95 * error
     return clear, (
-        f"the best prompt is {100 * gap:.1f} points short, with a standard error of {100 * error:.1f} points on {n} examples"
+        f"the best prompt is {side}, with a standard error of {100 * error:.1f} points on {n} examples"
     )
 
 

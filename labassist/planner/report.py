@@ -6,10 +6,13 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+from labassist.errors import counted
+from labassist.planner.answer import settings_line
+
 WIDTH = 100
 
 
-def span(pair: Sequence[float], form: str = "{:.1f}") -> str:
+def span(pair: Sequence[float | str], form: str = "{:.1f}") -> str:
     """Return a range, or one number where both ends show the same."""
     low, high = (form.format(one) for one in pair)
     return low if low == high else f"{low} to {high}"
@@ -59,9 +62,10 @@ def time_text(answer: dict[str, Any]) -> str:
     settings = answer["settings"]
     lines += [
         f"{settings['model']} {settings['method']} on {settings['gpus']} x {answer['card']}: "
-        f"{duration(low * 3600)} to {duration(high * 3600)}",
-        f"  {answer['tokens']:,.0f} tokens in {answer['steps']:,.0f} steps of "
-        f"{duration(answer['step_s'][0])} to {duration(answer['step_s'][1])}",
+        f"{span([duration(low * 3600), duration(high * 3600)], '{}')}",
+        "  " + settings_line(settings),
+        f"  {counted(round(answer['tokens']), 'tokens')} in {counted(round(answer['steps']), 'steps')} of "
+        f"{span([duration(one) for one in answer['step_s']], '{}')}",
         f"  {answer['flops_a_token'] / 1e9:.1f} GFLOP a token, {answer['flops']:.3g} in all; "
         + (
             f"{answer['tflops']:g} TFLOP/s dense at an MFU of {span(answer['mfu'], '{:g}')}"
@@ -96,7 +100,11 @@ def cost_text(answer: dict[str, Any]) -> str:
         f"{100 * answer['people_share']:.0f}% of it all",
     ]
     if answer["time"]:
-        lines[1:1] = room_lines(answer["time"])
+        settings = answer["time"]["settings"]
+        lines[1:1] = [
+            f"  planned  {settings['model']}, {settings_line(settings)}",
+            *room_lines(answer["time"]),
+        ]
     if not answer["people_hours"]:
         lines.append(
             "           (none counted: cleaning, debugging and evaluating take most hours; --people-hours)"

@@ -186,7 +186,7 @@ def duration(
         quick = plan.accumulate * max(compute[0], floor[0]) + update
         slow = plan.accumulate * max(compute[1], floor[1]) + update
     traffic = communication(plan, gb_s or 1.0, quick)
-    steps = tokens / (a_step * plan.gpus)
+    steps = max(1.0, tokens / (a_step * plan.gpus))
     step_s = (quick + max(0.0, traffic.seconds - quick * 2 / 3), slow + traffic.seconds)
     hours = (steps * step_s[0] / 3600, steps * step_s[1] / 3600)
     return Duration(tokens, steps, each * tokens, step_s, hours, share, traffic)
