@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -47,6 +48,9 @@ def write(path: Path, *lines: object) -> Path:
         (b'{"instruction": "caf\xe9", "output": "b"}', "not-utf8", "0xe9"),
         ([1, 2], "not-object", "list"),
         ({"text": "plain"}, "mixed-shapes", "shape text"),
+        ('{"instruction": "a", "output": "b", "output": "c"}', "key-twice", "names output twice"),
+        ('{"instruction": "a", "output": "\\uD83D"}', "half-character", "\\ud83d"),
+        ('{"a":' * 20_000 + "1" + "}" * 20_000, "not-json", "too deep"),
         ('{"instruction": "' + "a" * 1_000_000 + '", "output": "b"}', "long-line", "1 MB"),
     ],
 )
@@ -56,6 +60,19 @@ def test_a_fault_is_named_with_its_line_and_mend(tmp_path: Path, line: object, c
     assert (problem.line, problem.code) == (3, code)
     assert said in problem.message and problem.mend
     assert [one.line for one in found.samples] == [1, 4]
+
+
+@pytest.mark.fault
+def test_a_packed_file_is_named_and_a_device_is_not_read(tmp_path: Path) -> None:
+    packed = tmp_path / "a b.jsonl"
+    packed.write_bytes(gzip.compress(json.dumps(GOOD).encode()))
+    [problem] = rows.inspect(packed).problems
+    assert (problem.code, problem.message) == ("packed", "is gzip, by its first bytes")
+    assert f"gunzip -c '{packed}'" in problem.mend
+    with pytest.raises(InputError, match="is a device"):
+        rows.inspect("/dev/null")
+    whole = write(tmp_path / "a.jsonl", '{"instruction": "a", "output": "\\ud83d\\ude00"}')
+    assert rows.read(whole)[0].answer == "\U0001f600"
 
 
 @pytest.mark.fault

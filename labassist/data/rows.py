@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import codecs
 import json
+import os
 import shlex
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +40,15 @@ MARKS = {
     b"\xfe\xff": "UTF-16",
 }
 """What a file begins with -> its encoding, the longer first; UTF-8's own mark is passed over."""
+PACKED = {
+    b"\x1f\x8b": ("gzip", "gunzip -c {} > rows.jsonl, and take that file"),
+    b"\x28\xb5\x2f\xfd": ("zstd", "zstd -dc {} > rows.jsonl, and take that file"),
+    b"BZh": ("bzip2", "bunzip2 -c {} > rows.jsonl, and take that file"),
+    b"\xfd7zXZ": ("xz", "xz -dc {} > rows.jsonl, and take that file"),
+    b"PK\x03\x04": ("zip", "unzip {}, and take the file that was in it"),
+    b"PAR1": ("Parquet", "write its rows as JSON, one object a line"),
+}
+"""What a file begins with -> what it is, and how text is made of it."""
 
 Message = dict[str, str]
 
@@ -118,15 +129,24 @@ def inspect(path: Path | str) -> Read:
     place = Path(path)
     try:
         file = place.open("rb")
+        kind = os.fstat(file.fileno()).st_mode
     except OSError as error:
         raise InputError(
             f"cannot be read: {error.strerror}", where=str(path), mend="give a .jsonl or .txt file"
         ) from None
     with file:
+        if stat.S_ISCHR(kind) or stat.S_ISBLK(kind):
+            raise InputError("is a device", where=str(path), mend="give a .jsonl or .txt file")
         prose = place.suffix in PROSE
         encoding = next((name for mark, name in MARKS.items() if file.peek(len(mark)).startswith(mark)), "")
         if encoding:
             return Read(str(path), "", [], [_other_encoding(path, encoding)], 0)
+        for mark, (name, mend) in PACKED.items():
+            if file.peek(len(mark)).startswith(mark):
+                told = Problem(
+                    0, "packed", f"is {name}, by its first bytes", mend.format(shlex.quote(str(path)))
+                )
+                return Read(str(path), "", [], [told], 0)
         found = _prose(str(path), file.read()) if prose else _lines(str(path), file)
     if not found.samples and not found.problems:
         found.problems.append(Problem(0, "empty-file", "holds no sample", "write one JSON object a line"))
@@ -195,7 +215,13 @@ def _line(number: int, data: bytes, shape: str) -> tuple[str, Sample] | Problem 
     if not text.strip():
         return None
     try:
-        row = json.loads(text)
+        row = json.loads(text, object_pairs_hook=_object)
+    except _Twice as error:
+        return Problem(
+            number, "key-twice", f"names {error.args[0]} twice in one object: one of them is lost", "keep one"
+        )
+    except RecursionError:
+        return Problem(number, "not-json", "is nested too deep to be a sample", "mend or delete that line")
     except ValueError as error:
         what = str(error).split(":")[0]
         at = getattr(error, "colno", 1)
@@ -210,6 +236,13 @@ def _line(number: int, data: bytes, shape: str) -> tuple[str, Sample] | Problem 
             f"is a {_kind(row)} and not an object",
             'write {"instruction": …, "output": …}',
         )
+    if "\\ud" in text.lower() and (half := _half(row)):
+        return Problem(
+            number,
+            "half-character",
+            f"holds {half}, one half of a character in UTF-16: no tokenizer takes it",
+            "take it out, or write the whole character",
+        )
     own = _shape_of(row)
     if isinstance(own, str) and shape and own != shape:
         return Problem(
@@ -223,6 +256,28 @@ def _line(number: int, data: bytes, shape: str) -> tuple[str, Sample] | Problem 
     if own == "chat":
         return _chat(number, row["messages"])
     return _texts(number, own, row)
+
+
+class _Twice(Exception):
+    """A JSON object names a key twice."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object. Raises _Twice where it would keep only the last of two values."""
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _Twice(next(name for name in names if names.count(name) > 1))
+    return row
+
+
+def _half(row: Any) -> str:
+    """Return the first half of a surrogate pair that stands alone in a text of the row, escaped; empty: none."""
+    try:
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        return f"\\u{ord(error.object[error.start]):04x}"
+    return ""
 
 
 def _shape_of(row: dict[str, Any]) -> str | tuple[str, str]:
