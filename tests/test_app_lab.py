@@ -9,6 +9,7 @@ import pytest
 from course_lab import CHECKS, DOUBLE, FILES, loaded, record
 from course_lab import write as write_lab
 from pilot import play, shown, until
+from rich.cells import cell_len
 from textual.pilot import Pilot
 
 from labassist.app import words
@@ -569,6 +570,18 @@ labassist run x
     assert (kinds["code"], kinds["strong"], kinds["stressed"]) == ("code", "strong", "strong")
     assert "*" not in "".join(rows)
     assert drawn("中文" * 30, 21, words.UNICODE)[0] == [("中文" * 5, "plain")]
+
+
+def test_a_text_in_wide_characters_is_drawn_by_its_own_rules() -> None:
+    """No space between two rows of it, none around its stress, and no row that begins with a comma."""
+    text = "把它们变\n小。一次*运行*（run）读入 train.py\n里的数字，字符、字符、字符、字符、（字符）和 x。"
+    for width in range(12, 60):
+        rows = ["".join(part for part, _ in line) for line in drawn(text, width, words.UNICODE)]
+        assert "".join(rows).replace(" ", "") == text.replace("\n", "").replace(" ", "").replace("*", "")
+        assert max(map(cell_len, rows)) <= width
+        assert not any(row.startswith(tuple("，。、）")) or row.endswith("（") for row in rows)
+    assert drawn(text, 200, words.UNICODE)[0][0] == ("把它们变小。一次", "plain")
+    assert ("运行", "strong") in drawn(text, 200, words.UNICODE)[0]
 
 
 def test_a_price_and_limits_are_typed_once_and_go_with_what_is_started(workspace: Workspace) -> None:

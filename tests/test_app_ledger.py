@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pilot import Written, document, play, shown, until, written_ledger  # noqa: F401 - a fixture
+from rich.cells import cell_len
 from textual.pilot import Pilot
 
 from labassist.app import words
@@ -119,6 +120,26 @@ def test_sorted_by_a_column_what_has_no_value_comes_last() -> None:
     assert order("when") == "4321"
     assert order("loss") == "4132"
     assert order("steps") == "2431"
+
+
+def test_a_note_in_wide_characters_is_cut_at_its_cell_and_says_so(written: Written) -> None:
+    written.run(1, note="损失在第十九步跳高，之后又落下去了：" * 12)
+
+    async def script(pilot: Pilot[int], app: LabApp) -> None:
+        await until(pilot, app, "1 run")
+        await pilot.press("l")
+        screen = await until(pilot, app, "损失在第十九步")
+        assert next(row for row in screen.splitlines() if "profile tiny" in row).endswith(" …")
+        await pilot.resize_terminal(160, 50)
+        screen = await until(pilot, app, "note")
+        row = next(row for row in screen.splitlines() if "abc001 " in row and "损失" in row)
+        assert row.endswith("~")
+        assert cell_len(row) <= 159
+        await pilot.press("enter")
+        screen = await until(pilot, app, "note  损失", "finished")
+        assert " …" in screen
+
+    play(written.workspace, script)
 
 
 def test_the_ledger_sorts_by_the_next_column(written: Written) -> None:

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import re
 
+from rich.cells import cell_len
+
 from labassist.app.widgets.lines import folded
 from labassist.app.words import Line, Signs
 
-_INLINE = re.compile(r"`([^`]+)`|\*\*([^*]+)\*\*|(?<![\w*])\*([^*\s][^*]*)\*|\[([^\]]+)\]\(([^)\s]+)\)")
+_INLINE = re.compile(
+    r"`([^`]+)`|\*\*([^*]+)\*\*|(?<![a-zA-Z0-9_*])\*([^*\s][^*]*)\*|\[([^\]]+)\]\(([^)\s]+)\)"
+)
 _ITEM = re.compile(r"(\s*)([-*+]|\d+[.)])\s+(.*)")
 _RULE = re.compile(r"\s*([-*_])(\s*\1){2,}\s*")
 _FENCE = re.compile(r"\s*(```|~~~)")
@@ -28,7 +32,7 @@ def drawn(text: str, width: int, marks: Signs) -> list[Line]:
         nonlocal lead
         if block:
             start: Line = [(lead, "dim")] if lead else []
-            lines.extend(folded([[*start, *inline(" ".join(block))]], width, indent=len(lead)))
+            lines.extend(folded([[*start, *inline(_joined(block))]], width, indent=len(lead)))
             block.clear()
         lead = ""
 
@@ -65,6 +69,15 @@ def drawn(text: str, width: int, marks: Signs) -> list[Line]:
     while lines and not lines[-1]:
         lines.pop()
     return lines
+
+
+def _joined(rows: list[str]) -> str:
+    """Return the rows of a paragraph as one: words are parted by a space, characters of double width by nothing."""
+    text = ""
+    for row in rows:
+        wide = text and row and cell_len(text[-1]) > 1 and cell_len(row[0]) > 1
+        text += row if wide or not text else f" {row}"
+    return text
 
 
 def inline(text: str) -> Line:

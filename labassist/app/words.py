@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from rich.cells import cell_len
+
 from labassist.ledger.canonical import decode_number
 
 Piece = tuple[str, str]
@@ -145,5 +147,5 @@ def short(run_id: str) -> str:
 
 
 def length(line: Line) -> int:
-    """Return the characters of a line."""
-    return sum(len(text) for text, _ in line)
+    """Return the cells of a line."""
+    return sum(cell_len(text) for text, _ in line)

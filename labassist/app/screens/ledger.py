@@ -15,7 +15,7 @@ from labassist.app.runsort import DOWNWARD, SORTS, sorted_by
 from labassist.app.screens.base import LabScreen
 from labassist.app.verdict import KIND, progress_lines, verdict_lines
 from labassist.app.where import Source, of_record
-from labassist.app.widgets.lines import Lines, wrapped
+from labassist.app.widgets.lines import Lines, folded, shortened, wrapped
 from labassist.app.widgets.prompt import Prompt
 from labassist.app.widgets.rows import Column, Rows
 from labassist.app.words import Line, Piece
@@ -350,10 +350,11 @@ class LedgerScreen(LabScreen):
             [(f"profile {run['profile']}", "plain")] if run.get("profile") else [],
         ]
         said = run.get("health") or run.get("reason") or " ".join(run.get("note", "").split())
-        first, *more = wrapped([part for part in parts if part], max(20, self.size.width - 2))
+        width = max(20, self.size.width - 2)
+        first, *more = wrapped([part for part in parts if part], width)
         # What has no room beside the others stands before the second line's own words.
         rest = [piece for line in more for piece in [*line, ("  ", "plain")]]
-        self.lines("#detail").show(first, [*rest, (said, "plain")])
+        self.lines("#detail").show(first, *shortened(folded([[*rest, (said, "plain")]], width), 1, width))
 
     def _show_verdict(self) -> None:
         """Show the replay of the highlighted run, where this app started one or one goes on."""

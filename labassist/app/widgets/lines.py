@@ -14,6 +14,9 @@ from textual.widget import Widget
 from labassist.app.palette import STYLES
 from labassist.app.words import Line, Piece, length, plain
 
+NOT_FIRST, NOT_LAST = "，。、；：？！）》」』】”’", "（《「『【“‘"
+"""Signs beside characters of double width that begin no row, and that end none."""
+
 
 class Lines(Widget):
     """Shows lines from the top; what is longer than the widget is wide is cut at its right edge."""
@@ -96,7 +99,7 @@ def wrapped(parts: Sequence[Line], width: int) -> list[Line]:
 def folded(lines: Sequence[Line], width: int, indent: int = 2) -> list[Line]:
     """Return lines no wider than `width` cells: what does not fit stands on the next one, moved in by `indent`.
 
-    A line is broken at a space if it can, between two characters of double width, or else anywhere.
+    A line is broken at a space or beside a character of double width if it can, or else anywhere.
     """
     result: list[Line] = []
     for line in lines:
@@ -114,6 +117,13 @@ def folded(lines: Sequence[Line], width: int, indent: int = 2) -> list[Line]:
     return result
 
 
+def shortened(rows: Sequence[Line], room: int, width: int) -> list[Line]:
+    """Return as many rows as there is room for; where some are left out, the last one ends with dots."""
+    if len(rows) <= room or room < 1:
+        return list(rows)
+    return [*rows[: room - 1], [*folded([rows[room - 1]], width - 2)[0], (" …", "dim")]]
+
+
 def _break(signs: Sequence[Piece], start: int, room: int) -> int:
     """Return where a row that begins at `start` has to end."""
     end, cells = start, 0
@@ -122,10 +132,15 @@ def _break(signs: Sequence[Piece], start: int, room: int) -> int:
         if cells > room:
             break
         end += 1
-    if end == len(signs) or cell_len(signs[end - 1][0]) > 1:
-        return max(end, start + 1)
+    if end == len(signs):
+        return end
     for cut in range(end, start, -1):
-        if signs[cut][0] == " " and any(sign != " " for sign, _ in signs[start:cut]):
+        before, after = signs[cut - 1][0], signs[cut][0]
+        if after in NOT_FIRST or before in NOT_LAST:
+            continue
+        if after == " " and any(sign != " " for sign, _ in signs[start:cut]):
+            return cut
+        if cell_len(before) > 1 or (cell_len(after) > 1 and before != " "):
             return cut
     return max(end, start + 1)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 from textual.binding import Binding, BindingType
@@ -238,9 +239,10 @@ class Rows(Widget, can_focus=True):
         for number, (column, (text, kind)) in enumerate(shown):
             room = column.width or max(4, min(left, column.most) if column.most and number < last else left)
             left -= 0 if column.width else room
-            text = text if len(text) <= room else text[: room - 1] + "~"
+            text = text if cell_len(text) <= room else set_cell_size(text, room - 1) + "~"
             text = plain(text) if ascii_only else text
-            padded = text.rjust(room) if column.right else text.ljust(room)
+            space = " " * (room - cell_len(text))
+            padded = space + text if column.right else text + space
             gap = " " if number < len(shown) - 1 else ""
             segments.append(Segment(padded + gap, self._style(kind, here)))
         return Strip(segments).adjust_cell_length(width, self._style("plain", here))

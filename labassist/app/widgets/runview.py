@@ -14,7 +14,7 @@ from labassist.app.points import Points
 from labassist.app.progress import LABELS, Progress
 from labassist.app.runfacts import note_lines
 from labassist.app.widgets.chart import ChartView
-from labassist.app.widgets.lines import Lines, fitted, folded, wrapped
+from labassist.app.widgets.lines import Lines, fitted, folded, shortened, wrapped
 from labassist.app.words import Line
 from labassist.ledger.curves import held_out
 
@@ -133,7 +133,8 @@ class RunView(Vertical):
             lines = wrapped(values, side) if self.has_class("-curveless") else [fitted(values, side)]
             self._lines("#values").show(*lines)
             self._lines("#progress").show(fitted(far, side))
-        self._lines("#health").show(*folded(health, side))
+        widget = self._lines("#health")
+        widget.show(*shortened(folded(health, side), widget.size.height, side))
 
     def _make_room(self) -> None:
         """Give the room of a curve that there is not to the log."""
