@@ -29,7 +29,7 @@ def test_what_a_clock_made_is_kept_and_not_compared(workspace: Workspace) -> Non
     run = record(workspace, "[]")
     replayed = answer("replay", run, cwd=root, status=4)
     assert replayed["first_difference"]["series"] in ("step_ms", "tokens_per_s")
-    assert 'record.start(measured=["' in replayed["likely_causes"][0]
+    assert 'record.start(measured=["step_ms", "tokens_per_s"])' in replayed["likely_causes"][0]
 
     run = record(workspace, '["tokens_per_s", "*_ms"]')
     said = labassist("--json", "replay", run, cwd=root)

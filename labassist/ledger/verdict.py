@@ -6,6 +6,7 @@ not this module). A difference that was found outweighs something missing; a bou
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -77,7 +78,9 @@ def compare(
             causes = [bound]
         else:
             causes = (
-                [likely_cause(first)] if first else ["every recorded value is equal: only weights differ"]
+                [likely_cause(first, _unlike(original, replay))]
+                if first
+                else ["every recorded value is equal: only weights differ"]
             )
             causes += missing
         if first is None:
@@ -208,22 +211,43 @@ def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def likely_cause(first: Mapping[str, Any]) -> str:
-    """Say what a first difference points to (LEDGER: replay, verdict)."""
+def _unlike(original: Curve, replay: Curve) -> list[str]:
+    """Return the series that differ at any step, in order."""
+    return [
+        name
+        for name in _series(original)
+        if any(
+            not same_value(value, replay.series.get(name, {}).get(step, value))
+            for step, value in original.series[name].items()
+        )
+    ]
+
+
+def likely_cause(first: Mapping[str, Any], unlike: Sequence[str]) -> str:
+    """Say what a first difference points to (LEDGER: replay, verdict); `unlike` are all series that differ."""
     series, at_start = first["series"], first["first_step"]
     if series == "batch":
-        return "data order: another sampler state, seed or corpus"
+        return "data order: another sampler state, seed or corpus, or something that no run repeats (a clock, a process id)"
     if series == "loss" and at_start:
         return "weights, RNG or kernel: the same batch gave another loss at the first step"
     if series == "loss":
-        return "optimizer or learning rate: the step before changed the weights differently"
+        return (
+            "optimizer or learning rate: the step before changed the weights differently; or what no run repeats (a "
+            "clock, a process id) is in the loss"
+        )
     if series == "grad_norm":
         return "backward kernels: the loss is equal and its gradient is not"
     if series == "lr":
         return "learning rate: another value or schedule"
+    # Where training itself is equal to the end, all that differs is of one kind: said at once, not one a replay.
+    others = [name for name in unlike if name not in (series, "lr")] if not {*ORDER} & {*unlike} else []
+    names = [series, *others]
+    told = ", ".join(json.dumps(name) for name in names[:MOST_SERIES]) + (
+        ", …" if names[MOST_SERIES:] else ""
+    )
     return (
-        f"{series} differs while batch, loss and gradient norm are equal up to this step; if a clock made it, say so: "
-        f'record.start(measured=["{series}"])'
+        f"{series} differs while batch, loss and gradient norm are equal up to this step; if a clock made "
+        f"{'them' if others else 'it'}, say so: record.start(measured=[{told}])"
     )
 
 
