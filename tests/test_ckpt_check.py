@@ -141,6 +141,33 @@ def test_a_byte_flipped_in_a_file_that_a_manifest_covers_is_reported(
 
 
 @pytest.mark.fault
+@pytest.mark.parametrize(
+    ("change", "size"),
+    [
+        ({"data_offsets": [16, 80]}, 80),
+        ({"data_offsets": [0.0, 64.0]}, 64),
+        ({"shape": [-4, -4]}, 64),
+        ({"shape": [True, 16]}, 64),
+        ({"dtype": "X99"}, 64),
+    ],
+)
+def test_a_header_that_no_reader_takes_is_torn(tmp_path: Path, change: dict[str, Any], size: int) -> None:
+    header = json.dumps({"w": {"dtype": "F32", "shape": [4, 4], "data_offsets": [0, 64]} | change}).encode()
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(size))
+    report = check(path)
+    assert (report.verdict, "file-torn" in codes(report)) == ("BROKEN", True)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_json_that_the_trainer_cannot_read_is_torn(tmp_path: Path, encoding: str) -> None:
+    made = hf(tmp_path / "x")
+    state = made / "trainer_state.json"
+    state.write_text(state.read_text(encoding="utf-8"), encoding=encoding)
+    report = check(made)
+    assert (report.verdict, "json-torn" in codes(report)) == ("BROKEN", True)
+
+
 @pytest.mark.parametrize("name", ["hf", "accelerate", "nanogpt"])
 def test_a_byte_flipped_in_a_tensor_of_a_pt_file_names_the_member(made: dict[str, Path], name: str) -> None:
     import zipfile

@@ -185,20 +185,36 @@ def read_header(path: Path) -> list[Entry]:
                 raise ValueError("its header is cut")
             header = json.loads(file.read(length))
         entries = [
-            Entry(name, item["dtype"], tuple(item["shape"]), *(8 + length + o for o in item["data_offsets"]))
+            Entry(
+                name,
+                item["dtype"],
+                tuple(_count(size) for size in item["shape"]),
+                *(8 + length + _count(offset) for offset in item["data_offsets"]),
+            )
             for name, item in header.items()
             if name != "__metadata__"
         ]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(
             f"not a whole safetensors file: {error}", where=str(path), mend=_OTHER
         ) from error
+    if entries and min(entry.begin for entry in entries) != 8 + length:
+        raise CheckpointError(
+            "the first tensor does not begin where the header ends", where=str(path), mend=_OTHER
+        )
     end = max((entry.end for entry in entries), default=8 + length)
     if end != size:
         raise CheckpointError(
             f"the file has {size} bytes where its header says {end}", where=str(path), mend=_OTHER
         )
     return sorted(entries, key=lambda entry: entry.begin)
+
+
+def _count(value: Any) -> int:
+    """Return a size or an offset. Raises ValueError on what no reader of safetensors takes for one."""
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is no size and no offset")
+    return value
 
 
 def tensor_hash(dtype: str, shape: tuple[int, ...]) -> hashlib._Hash:

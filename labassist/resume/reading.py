@@ -18,6 +18,8 @@ from labassist.resume.pickled import SIZES, Global, Obj, Tensor
 from labassist.resume.torchfile import Loaded, Torn
 
 MAX_JSON_BYTES = 64 << 20
+NARROW = ("F4", "F6_E2M3", "F6_E3M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ")
+"""Data types that safetensors knows and a torch checkpoint has no name for here."""
 
 
 class Reader:
@@ -35,7 +37,8 @@ class Reader:
         try:
             if path.stat().st_size > MAX_JSON_BYTES:
                 raise ValueError("it is too large")
-            return json.loads(path.read_bytes())
+            # As the frameworks read it: in UTF-8, without a byte-order mark.
+            return json.loads(path.read_bytes().decode())
         except (ValueError, RecursionError) as error:
             self._torn(state)
             self.found.add("json-torn", state, path, why=_short(error))
@@ -82,6 +85,8 @@ class Reader:
         try:
             entries = read_header(path)
             for at, entry in enumerate(entries):
+                if entry.dtype not in SIZES and entry.dtype not in NARROW:
+                    raise CheckpointError(f"the tensor {entry.name} is of no known data type: {entry.dtype}")
                 tensor = Tensor(entry.dtype, entry.shape)
                 size = tensor.bytes if entry.dtype in SIZES else entry.end - entry.begin
                 if entry.end - entry.begin != size:
