@@ -14,8 +14,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from textual import on
+from textual.actions import ActionParseResult
 from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.dom import DOMNode
 from textual.driver import Driver
 from textual.message import Message
 
@@ -130,6 +132,17 @@ class LabApp(App[int], inherit_bindings=False):
         self.screen.refresh(layout=True)
 
     # --- what screens ask for
+
+    async def run_action(
+        self,
+        action: str | ActionParseResult,
+        default_namespace: DOMNode | None = None,
+        namespaces: Mapping[str, DOMNode] | None = None,
+    ) -> bool:
+        """Do what a key is bound to, unless the screen holds it for later."""
+        if isinstance(action, str) and isinstance(self.screen, LabScreen) and self.screen.holds(action):
+            return True
+        return await super().run_action(action, default_namespace, namespaces)
 
     def read_course(self) -> None:
         """Ask for the labs and the progress, which come as the answer `labs`."""

@@ -12,13 +12,17 @@ ALWAYS = ("back", "help", "commands", "where", "ledger", "machine", "jobs")
 LETTERS = "abcdefgh"
 """Options that a key commits to."""
 
-HELD = dict.fromkeys(LETTERS, "") | {
-    key: one.method
+_WAITING = [
+    one
     for one in on(LAB)
     if one.name in ("guess", "run_or_stop", "check", "hint", "edit", "next", "open", "copy")
-    for key in one.keys.split(",")
+]
+
+HELD = {one.name: one.name for one in _WAITING} | {
+    f"letter('{letter}')": next((one.name for one in _WAITING if letter in one.keys.split(",")), "")
+    for letter in LETTERS
 }
-"""Key -> action, of the keys that mean what a step is once its guess or its reading is kept."""
+"""Action, as a key is bound to it -> what else its key does; those that mean what a step is once it is kept."""
 
 
 def offered(action: str, state: LabState, run: StepRun, *, readonly: bool, commanding: bool) -> bool:

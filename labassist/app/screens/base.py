@@ -92,6 +92,10 @@ class LabScreen(Screen[Any]):
         """Say whether an action makes sense now; the bottom line shows only those."""
         return True
 
+    def holds(self, action: str) -> bool:  # noqa: ARG002 - for the screen on which keys wait
+        """Keep an action, as its key is bound to it, for later; False: it is to be done now."""
+        return False
+
     def hear(self, message: Message) -> None:
         """Take what the desk says."""
         if isinstance(message, messages.Notice):

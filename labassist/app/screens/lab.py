@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, ClassVar
 
 from textual.binding import Binding
-from textual.events import Key
 from textual.message import Message
 from textual.widget import Widget
 
@@ -246,17 +245,19 @@ class StepScreen(LabScreen):
 
     # --- keys
 
-    def on_key(self, event: Key) -> None:
+    def holds(self, action: str) -> bool:
         """Hold the keys of a step that is being kept until the answer says what they do there."""
-        if self._asks.keeping and not self.typing and event.key in HELD:
-            event.stop()
-            self._asks.hold(partial(self._press, event.key))
+        held = self._asks.keeping and action in HELD
+        if held:
+            self._asks.hold(partial(self._press, action))
+        return held
 
-    def _press(self, key: str) -> None:
-        """Do what a held key means now, if anything."""
-        if self.check_action("letter", (key,)):
-            self.action_letter(key)
-        elif (name := HELD[key]) and self.check_action(name, ()):
+    def _press(self, action: str) -> None:
+        """Do what a held key means now, if anything: an answer comes before a key's other meaning."""
+        letter = action.partition("'")[2][:1]
+        if letter and self.check_action("letter", (letter,)):
+            self.action_letter(letter)
+        elif (name := HELD[action]) and self.check_action(name, ()):
             getattr(self, f"action_{name}")()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -318,8 +319,7 @@ class StepScreen(LabScreen):
 
     def _tick_check(self) -> None:
         """Say how long a slow check has taken."""
-        passed = self._asks.checking
-        if passed > 2:
+        if (passed := self._asks.checking) > 2:
             self.notice([(f"checking for {passed:.0f} s; c gives it up", "plain")])
 
     def action_hint(self) -> None:
