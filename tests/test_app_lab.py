@@ -96,7 +96,8 @@ def test_keys_pressed_while_something_is_kept_are_taken_when_it_is(workspace: Wo
         await pilot.press(*"2,5", "enter", "n")
         await until(pilot, app, "step 3 of 5", "$ labassist run 90-small/train --profile tiny")
         await to_step(pilot, app, 4)
-        await pilot.press("a", "h", "b", "space")
+        for key in ("a", "h", "b", "space"):
+            app.simulate_key(key)  # all at once, as a slow machine gets them
         await until(pilot, app, "Your guess: a, fall", "hint 1 of 3  a nudge", "starting labassist run")
 
     play(workspace, reads_and_guesses)
@@ -570,6 +571,22 @@ labassist run x
     assert (kinds["code"], kinds["strong"], kinds["stressed"]) == ("code", "strong", "strong")
     assert "*" not in "".join(rows)
     assert drawn("中文" * 30, 21, words.UNICODE)[0] == [("中文" * 5, "plain")]
+
+
+def test_a_table_is_drawn_in_columns_and_its_last_one_is_folded() -> None:
+    table = "Before\n| name | does |\n|------|------|\n| torch | numbers and their gradients |\n| 词 | text |\nAfter"
+    rows = ["".join(part for part, _ in line).rstrip() for line in drawn(table, 24, words.UNICODE)]
+    assert rows == [
+        "Before",
+        "name   does",
+        "torch  numbers and their",
+        "       gradients",
+        "词     text",
+        "After",
+    ]
+    tools = (Path(__file__).parent.parent / "labs/04-toolchain/steps/tools.md").read_text()
+    said = ["".join(part for part, _ in line) for line in drawn(tools, 78, words.UNICODE)]
+    assert not any("|" in row for row in said)
 
 
 def test_a_text_in_wide_characters_is_drawn_by_its_own_rules() -> None:

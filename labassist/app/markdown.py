@@ -1,14 +1,15 @@
 """A lab's text for the terminal: the little Markdown that the steps use, as lines of pieces.
 
-Headings, paragraphs, lists, quotes, fenced and indented code, rules; `code`, **strong**, *stress* and links inside
+Headings, paragraphs, lists, tables, quotes, fenced and indented code, rules; `code`, **strong**, *stress* and links inside
 them. Anything else stands as it was written.
 """
 
 from __future__ import annotations
 
 import re
+from itertools import zip_longest
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 
 from labassist.app.widgets.lines import folded
 from labassist.app.words import Line, Signs
@@ -27,6 +28,7 @@ def drawn(text: str, width: int, marks: Signs) -> list[Line]:
     block: list[str] = []
     lead = ""
     code = False
+    table: list[str] = []
 
     def flush() -> None:
         nonlocal lead
@@ -36,8 +38,15 @@ def drawn(text: str, width: int, marks: Signs) -> list[Line]:
             block.clear()
         lead = ""
 
-    for row in text.splitlines():
-        if _FENCE.match(row):
+    rows = text.splitlines()
+    for at, row in enumerate(rows):
+        if row.startswith("|") and not code:
+            flush()
+            table.append(row)
+            if not rows[at + 1 : at + 2] or not rows[at + 1].startswith("|"):
+                lines.extend(_table(table, width))
+                table.clear()
+        elif _FENCE.match(row):
             flush()
             code = not code
         elif code or (row.startswith("  ") and not block and not _ITEM.match(row)):
@@ -68,6 +77,20 @@ def drawn(text: str, width: int, marks: Signs) -> list[Line]:
     flush()
     while lines and not lines[-1]:
         lines.pop()
+    return lines
+
+
+def _table(rows: list[str], width: int) -> list[Line]:
+    """Return a table whose columns stand under their names; the last one is folded where it is too long."""
+    parts = [[cell.strip() for cell in row.strip().strip("|").split("|")] for row in rows]
+    parts = [row for row in parts if any(cell.strip("-: ") for cell in row)]
+    wide = [max(map(cell_len, column)) for column in zip_longest(*parts, fillvalue="")]
+    lines: list[Line] = []
+    for number, row in enumerate(parts):
+        before = "".join(f"{set_cell_size(cell, size)}  " for cell, size in zip(row[:-1], wide, strict=False))
+        last: Line = [(row[-1], "head")] if number == 0 else inline(row[-1])
+        kind = "head" if number == 0 else "strong"
+        lines.extend(folded([[(before, kind), *last]], width, indent=cell_len(before)))
     return lines
 
 
