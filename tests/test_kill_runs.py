@@ -135,6 +135,20 @@ def test_thirty_kills_at_random_moments(lab: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_resume_says_which_checkpoints_it_could_not_use_and_why(lab: Path) -> None:
+    failed = little.record(lab, 60, 10, status=7, env={"LITTLE_CRASH": "33"})
+    checkpoints = run_folder(lab, failed) / "checkpoints"
+    os.truncate(checkpoints / "step-00000030" / "model.safetensors", 40)
+    shutil.rmtree(checkpoints / "step-00000020")
+    said = labassist("resume", failed["id"], cwd=lab).stderr.splitlines()
+    assert any(
+        line.startswith("note: passed over step-00000030 (model.safetensors): the file has 40 bytes")
+        for line in said
+    )
+    gone = f"note: the checkpoint at step 20 of run {failed['id']} is not here: somebody removed it"
+    assert gone in said and f"resumed from step 10 of run {failed['id']}" in said
+
+
 def test_eight_record_at_once_and_nothing_is_mixed(lab: Path) -> None:
     little.write(lab)
     words = [sys.executable, "-m", "labassist", "--json", "run", "--"]

@@ -90,6 +90,15 @@ def _code(a: dict[str, Any], b: dict[str, Any], objects: Objects, workspace: Pat
     return told
 
 
+def changed_files(a: Code, b: Code, objects: Objects, workspace: Path) -> list[str]:
+    """Return the paths of the files in which the code of two runs differs. Raises CodeError."""
+    if a.vcs != b.vcs or a.vcs == "none":
+        sides = [{one.path: one.sha256 for one in listing(code.extra, objects)} for code in (a, b)]
+        return sorted(_pairs(*sides))
+    names = _between_trees(a, b, objects, workspace, "--name-only", "-z").decode(errors="replace").split("\0")
+    return sorted({*names[:-1], *_not_stored(a, b, objects)})
+
+
 def _not_stored(a: Code, b: Code, objects: Objects) -> list[str]:
     """Return the files that differ and whose content is not in the ledger."""
     sides = [
@@ -100,7 +109,12 @@ def _not_stored(a: Code, b: Code, objects: Objects) -> list[str]:
 
 
 def _patch_of_trees(a: Code, b: Code, objects: Objects, workspace: Path) -> str:
-    """Return what git shows between the two runs' trees, made in a private object directory."""
+    """Return what git shows between the two runs' trees."""
+    return _between_trees(a, b, objects, workspace, "-p", "--find-renames").decode(errors="replace")
+
+
+def _between_trees(a: Code, b: Code, objects: Objects, workspace: Path, *how: str) -> bytes:
+    """Return what git says of the two runs' trees, made in a private object directory."""
     repos = []
     for code in (a, b):
         repo = codestore.holder(workspace, objects.folder.parent, code.commit)
@@ -110,8 +124,7 @@ def _patch_of_trees(a: Code, b: Code, objects: Objects, workspace: Path) -> str:
     with private(repos[0], a.commit, repos[0].top) as git:
         codestore.borrow(git, repos)
         trees = [_tree(git, code, objects) for code in (a, b)]
-        shown = git.run("diff-tree", "-p", "-r", "--no-color", "--no-ext-diff", "--find-renames", *trees)
-    return shown.decode(errors="replace")
+        return git.run("diff-tree", "-r", "--no-color", "--no-ext-diff", *how, *trees)
 
 
 def _tree(git: Private, code: Code, objects: Objects) -> str:

@@ -195,9 +195,8 @@ def read_header(path: Path) -> list[Entry]:
             if name != "__metadata__"
         ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CheckpointError(
-            f"not a whole safetensors file: {error}", where=str(path), mend=_OTHER
-        ) from error
+        why = f"its header lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise CheckpointError(f"not a whole safetensors file: {why}", where=str(path), mend=_OTHER) from error
     if entries and min(entry.begin for entry in entries) != 8 + length:
         raise CheckpointError(
             "the first tensor does not begin where the header ends", where=str(path), mend=_OTHER

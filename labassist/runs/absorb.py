@@ -22,6 +22,7 @@ import msgspec
 
 from labassist.errors import CheckpointError
 from labassist.ledger import answers, curves, room, secrets
+from labassist.ledger.kept import named
 from labassist.ledger.records import Checkpoint, Input, Kept, Seal, to_document
 from labassist.ledger.store import Ledger
 from labassist.ledger.verdict import changed_settings
@@ -165,6 +166,23 @@ class Absorber:
             return run
 
         self._change("input", change)
+        self._say_other_data(found)
+
+    def _say_other_data(self, found: dict[str, dict[str, Any]]) -> None:
+        """Warn where a run reads other data than the run that it goes on from."""
+        origin = (self.ledger.run(self.run_id) or {}).get("resumed_from")
+        earlier = self.ledger.run(origin["run"]) if origin else None
+        before = room.inputs(earlier or {}, self.ledger.objects)
+        names = [
+            one["name"]
+            for one in before
+            if one["name"] in found and one["sha256"] != found[one["name"]]["sha256"]
+        ]
+        if earlier and names:
+            self._warn(
+                f"it goes on with other data than run {earlier['id']}: {named(names)}; the joined curve is not one "
+                "experiment, unless the recorded file is brought back and the run is resumed again"
+            )
 
     def _input(self, event: dict[str, Any]) -> dict[str, Any]:
         path = Path(event["path"])

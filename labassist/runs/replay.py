@@ -27,6 +27,7 @@ from labassist.ledger.preflight import Difference, preflight
 from labassist.ledger.records import Code, Origin, Verdict, to_document, to_run
 from labassist.ledger.store import Ledger
 from labassist.record.protocol import metrics_file
+from labassist.resume import signature
 from labassist.runs.command import in_tree
 from labassist.runs.config import Config
 from labassist.runs.launch import Plan, launch
@@ -111,7 +112,7 @@ def replay(
         )
         return Replayed("", original["id"], Verdict("INCOMPARABLE", likely_causes=[why]))
     segments = [original] if options.segment else lineage(ledger, original)
-    _one_experiment(segments)
+    _one_experiment(ledger, segments)
     differences = preflight(original, ledger.objects, workspace.root)
     breaking = [difference for difference in differences if difference.breaks]
     for difference in differences:
@@ -133,6 +134,8 @@ def replay(
     found = _compare(ledger, segments, replayed, options)
     if found.verdict != "BITWISE":
         folder = ledger.run_folder(run_id)
+        if not options.segment and (words := _after_a_resume(ledger, segments, replayed, found)):
+            found.likely_causes[0] = words
         found.likely_causes = [
             *_failure(folder, original, replayed),
             *_other_settings(original, replayed),
@@ -142,7 +145,7 @@ def replay(
     return Replayed(run_id, original["id"], found, differences)
 
 
-def _one_experiment(segments: list[dict[str, Any]]) -> None:
+def _one_experiment(ledger: Ledger, segments: list[dict[str, Any]]) -> None:
     first = segments[0]
     for later in segments[1:]:
         if later.get("dropped"):
@@ -152,13 +155,24 @@ def _one_experiment(segments: list[dict[str, Any]]) -> None:
                 mend="replay it with --segment",
             )
         same_code = later["code"]["digest"] == first["code"]["digest"]
-        if not same_code or later.get("config") != first.get("config"):
-            what = "configuration" if same_code else "code"
+        same_config = later.get("config") == first.get("config")
+        if not same_code or not same_config or not _same_data(ledger, first, later):
+            what = "code" if not same_code else "data" if same_config else "configuration"
             raise InputError(
                 f"its segments differ in {what} (from run {later['id']} on), so no single run can repeat them",
                 where=f"run {segments[-1]['id']}",
                 mend="replay each with --segment",
             )
+
+
+def _data(ledger: Ledger, document: dict[str, Any]) -> dict[str, str]:
+    return {given["name"]: given["sha256"] for given in room.inputs(document, ledger.objects)}
+
+
+def _same_data(ledger: Ledger, first: dict[str, Any], later: dict[str, Any]) -> bool:
+    """Say whether what both segments read is the same; one that died early may not have read all of it."""
+    ours, theirs = _data(ledger, first), _data(ledger, later)
+    return all(ours[name] == theirs[name] for name in ours.keys() & theirs.keys())
 
 
 def _difference_line(difference: Difference) -> str:
@@ -300,6 +314,23 @@ def _compare(
     return verdict.worst(found)
 
 
+def _after_a_resume(
+    ledger: Ledger, segments: list[dict[str, Any]], replayed: dict[str, Any], found: Verdict
+) -> str:
+    """Say what a resume did not bring back, where the replay, which has none, differs from its first or second step on."""
+    first = found.first_difference or {}
+    if found.verdict != "DIVERGED" or "step" not in first:
+        return ""
+    for later in segments[1:]:
+        origin = later["resumed_from"]["step"]
+        if origin < first["step"] <= origin + 2:
+            unbroken = curves.joined(ledger, replayed["id"])
+            read = signature.read(unbroken, curves.joined(ledger, segments[-1]["id"]), origin)
+            if read.first and read.first["step"] == first["step"]:
+                return f"the resume after step {origin}: {read.words}"
+    return ""
+
+
 def _other_settings(original: dict[str, Any], replayed: dict[str, Any]) -> list[str]:
     """Say which settings a command's trainer told otherwise this time."""
     heard = original.get("total_steps") and replayed.get("total_steps")
@@ -380,8 +411,7 @@ def _repeats(ledger: Ledger, original: dict[str, Any], besides: str) -> list[cur
 def _circumstances(ledger: Ledger, document: dict[str, Any]) -> tuple[Any, ...]:
     """Return what repeats of a run share besides its configuration: code, variables, data, a command's arguments."""
     arguments = document["argv"] if document["kind"] == "command" else []
-    data = {given["name"]: given["sha256"] for given in room.inputs(document, ledger.objects)}
-    return document["code"]["digest"], document.get("env"), arguments, data
+    return document["code"]["digest"], document.get("env"), arguments, _data(ledger, document)
 
 
 def _compare_outputs(original: dict[str, Any], replayed: dict[str, Any]) -> Verdict:

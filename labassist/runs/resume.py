@@ -10,10 +10,12 @@ from typing import Any
 
 from tinydb import where
 
-from labassist.errors import CheckpointError, InputError
+from labassist.errors import CheckpointError, CodeError, InputError
 from labassist.ledger import secrets
+from labassist.ledger.diff import changed_files
 from labassist.ledger.environment import machine
-from labassist.ledger.records import Origin, why_gone
+from labassist.ledger.kept import named
+from labassist.ledger.records import Code, Origin, to_run, why_gone
 from labassist.ledger.store import Ledger
 from labassist.record.inspect import committed, folder_of, inspect, read_manifest
 from labassist.runs import config as job_config
@@ -93,8 +95,21 @@ def resume(
     started = launch(workspace, ledger, plan, committing)
     current = ledger.run(started)
     if current and current["code"]["digest"] != document["code"]["digest"]:
-        notes.append("the code has changed since that run: the joined curve is not one experiment")
+        notes.append(_say_changed(to_run(document).code, to_run(current).code, ledger, workspace))
     return Resumed(started, origin, notes)
+
+
+def _say_changed(before: Code, now: Code, ledger: Ledger, workspace: Workspace) -> str:
+    """Say which files of the code are others than in the run that is resumed."""
+    try:
+        files = changed_files(before, now, ledger.objects, workspace.root)
+    except CodeError:
+        files = []  # its commit is not here any more
+    names = f" ({named(files)})" if files else ""
+    return (
+        f"the code has changed since that run{names}: the joined curve is not one experiment, and no replay repeats "
+        "it whole; what is no part of the code belongs into .gitignore"
+    )
 
 
 def _job_plan(workspace: Workspace, document: dict[str, Any], sets: list[str], notes: list[str]) -> Plan:
@@ -152,7 +167,9 @@ def last_checkpoint(ledger: Ledger, document: dict[str, Any], notes: list[str]) 
         try:
             manifest = inspect(place)
         except CheckpointError as error:
-            notes.append(f"passed over {place.name}: {error.what}")
+            name = Path(error.where).name
+            file = f" ({name})" if name not in ("", place.name) else ""
+            notes.append(f"passed over {place.name}{file}: {error.what}")
             continue
         _say_gone(ledger, run_id, step, notes)
         return Origin(run_id, step), folder_of(place, manifest)
@@ -177,12 +194,14 @@ def _lacking(ledger: Ledger, origin: Origin) -> str:
 
 
 def _say_gone(ledger: Ledger, run_id: str, step: int, notes: list[str]) -> None:
-    """Note the newest checkpoint after `step` that is not kept here on purpose."""
+    """Note the newest checkpoint after `step` that is not here, and why."""
+    here = committed(ledger.run_folder(run_id))
     rows = ledger.checkpoints.search(where("run") == run_id)
-    gone = [row for row in rows if row["step"] > step and why_gone(dict(row))]
+    gone = [row for row in rows if row["step"] > step and (why_gone(dict(row)) or row["step"] not in here)]
     if gone:
         last = max(gone, key=lambda row: int(row["step"]))
-        notes.append(f"the checkpoint at step {last['step']} of run {run_id} is not here: {why_gone(last)}")
+        why = why_gone(last) or "somebody removed it"
+        notes.append(f"the checkpoint at step {last['step']} of run {run_id} is not here: {why}")
 
 
 def checkpoint_folder(ledger: Ledger, run_id: str, step: int) -> Path:
