@@ -8,6 +8,7 @@ import resource
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from labassist.errors import LedgerError
 from labassist.ledger.audit import audit
 from labassist.ledger.code import HASH_LIMIT
 from labassist.ledger.store import Ledger
-from labassist.runs.command import plan_command
+from labassist.runs.command import job_name, plan_command
 from labassist.runs.launch import launch
 from labassist.workspace import new
 
@@ -294,6 +295,89 @@ def test_an_input_that_was_changed_since_is_said_before_a_replay(lab: Path) -> N
     (lab / "data.bin").write_bytes(bytes(5 * 2**20 - 1) + b"x")
     found = answer("replay", "@last", cwd=lab, status=6)
     assert found["likely_causes"] == ["input data: recorded data.bin, here changed"]
+
+
+def test_what_is_piped_in_is_said_not_to_reach_the_command(lab: Path) -> None:
+    words = [sys.executable, "-m", "labassist", "run", "--", "sh", "-c", "wc -c"]
+    (lab / "piped.txt").write_text("words")
+    (lab / "empty.txt").write_text("")
+    with (lab / "piped.txt").open() as file:
+        said = subprocess.run(words, cwd=lab, stdin=file, capture_output=True, text=True, check=True).stderr
+    assert "note: what is piped in does not reach the command" in said and "< FILE'" in said
+    said = subprocess.run(words, cwd=lab, input="words", capture_output=True, text=True, check=True).stderr
+    assert "note: what is piped in" in said
+    with (lab / "empty.txt").open() as file:
+        said = subprocess.run(words, cwd=lab, stdin=file, capture_output=True, text=True, check=True).stderr
+    assert "piped" not in said
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("python3.12 -m pkg.train --lr 1", "pkg.train"),
+        ("env A=b torchrun --nproc-per-node 2 -m pkg.train", "pkg.train"),
+        ("git commit -m words", "git"),
+        ("python -m", "python"),
+        ("env A=b date", "env"),
+    ],
+)
+def test_a_run_of_a_module_is_called_after_it(words: str, name: str) -> None:
+    assert job_name(words.split(), None) == name
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [("nan:7ff8000000000000", "nan"), ("-inf", "-inf"), (1.5e-6, "1.500e-06"), (0.0, "0.0000")],
+)
+def test_a_number_of_a_run_is_shown_as_a_person_reads_it(value: float | str, said: str) -> None:
+    document = {
+        "id": "x",
+        "job": "j",
+        "mode": "exact",
+        "state": "finished",
+        "step": 1,
+        "last": {"loss": value},
+    }
+    assert f"  loss {said}  " in summary(document)
+
+
+FORGETS = """\
+import os
+from labassist import record
+order = record.read_order()
+data = order.input("data", "data.txt").read_text()
+recorder = record.start(order=order, total_steps=6)
+DRAWN
+for step in range(recorder.step + 1, 7):
+    recorder.record(step, loss=drawn / step, batch=record.digest([step]))
+    if step == 2:
+        recorder.save(step, {"model": {"drawn": drawn}, "optimizer": {}})
+    if step == 4 and "CRASH" in os.environ:
+        recorder.wait()
+        raise SystemExit(1)
+recorder.finish(6)
+"""
+
+
+def test_what_a_resume_did_not_bring_back_is_named_by_a_replay_and_other_code_or_data_by_the_resume(
+    tmp_path: Path,
+) -> None:
+    root = new(tmp_path / "lab").workspace.root
+    (root / ".gitignore").write_text((root / ".gitignore").read_text() + "data.txt\n")
+    (root / "data.txt").write_text("words")
+    (root / "forgets.py").write_text(FORGETS.replace("DRAWN", "drawn = 2.0 if recorder.resume else 1.0"))
+    failed = run(root, "--", "python", "forgets.py", status=1, env={"CRASH": "1"})
+    labassist("resume", failed["id"], cwd=root)
+    cause = answer("replay", "@last", cwd=root, status=4)["likely_causes"][0]
+    assert cause.startswith("the resume after step 2: loss differs at the first resumed step: ")
+    (root / "data.txt").write_text("other words")
+    labassist("resume", failed["id"], cwd=root)
+    (warning,) = answer("show", "@last", cwd=root)["warnings"]
+    assert warning.startswith(f"it goes on with other data than run {failed['id']}: data; ")
+    assert "its segments differ in data" in labassist("replay", "@last", cwd=root, status=2).stderr
+    (root / "more.py").write_text("")
+    said = labassist("resume", failed["id"], cwd=root).stderr
+    assert "note: the code has changed since that run (more.py): " in said and ".gitignore" in said
 
 
 GIT = """\

@@ -103,7 +103,8 @@ def test_a_line_that_comes_too_late_is_said_and_kept(lab: Path, what: str, line:
 def test_a_second_trainer_is_said_by_run_too(lab: Path) -> None:
     words = ("run", "--", "python", "newcomer.py", "second")
     done = labassist(*words, cwd=lab, env={"OUTPUT": "out-second"})
-    line = "warning: one trainer a process is recorded, and this is another"
+    line = "warning: one trainer a process is recorded, and this is another: start it by a command of its own, "
+    line += "or declare what it makes with --out"
     assert done.stderr.splitlines().count(line) == 1
     assert f"  {line}" in done.stdout.splitlines()
 

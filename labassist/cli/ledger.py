@@ -91,6 +91,7 @@ def runs(args: argparse.Namespace) -> int:
 def runs_table(ledger: Ledger, documents: list[dict[str, Any]]) -> str:
     """Return runs as a table: what a person looks for first stands left."""
     from labassist.cli.output import table
+    from labassist.runs.live_line import number
 
     rows = []
     for document in documents:
@@ -106,7 +107,7 @@ def runs_table(ledger: Ledger, documents: list[dict[str, Any]]) -> str:
                 document["mode"],
                 _state(ledger, document) + (" !" if document.get("health") else ""),
                 step,
-                f"{loss:.4f}" if isinstance(loss, float) else str(loss),
+                number(loss),
                 verdict.get("verdict", ""),
                 _short(document.get("note", "")),
             ]
@@ -144,12 +145,14 @@ def _state(ledger: Ledger, document: dict[str, Any]) -> str:
 
 def summary(document: dict[str, Any]) -> str:
     """Return a run in a few lines, as it is printed when a run has ended."""
+    from labassist.runs.live_line import number
+
     lines = [f"run {document['id']}  {document['job']}  {document['mode']}  {document['state']}"]
     steps = f"  step {document.get('step', 0)}"
     if document.get("total_steps") and document["total_steps"] >= document.get("step", 0):
         steps += f" of {document['total_steps']}"
     values = [
-        f"{name} {value:.4f}" if isinstance(value, float) else f"{name} {value}"
+        f"{name} {number(value)}"
         for name, value in document.get("last", {}).items()
         if name in ("loss", "val_loss")
     ]

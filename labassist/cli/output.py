@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
 import shutil
+import stat
 import sys
+import termios
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +26,20 @@ def emit(data: Any, json_mode: bool, human: Callable[[], str]) -> None:
 def say(line: str) -> None:
     """Print one line of talk (progress, notes, advice) on stderr."""
     print(line, file=sys.stderr, flush=True)
+
+
+def piped() -> bool:
+    """Say whether something waits on standard input: a file that is not read to its end, bytes in a pipe."""
+    try:
+        mode = os.fstat(0).st_mode
+        if stat.S_ISREG(mode):
+            return os.lseek(0, 0, os.SEEK_CUR) < os.fstat(0).st_size
+        if not stat.S_ISFIFO(mode):
+            return False
+        waiting = fcntl.ioctl(0, termios.FIONREAD, bytes(4))
+    except OSError:
+        return False  # closed, or of a kind that cannot say
+    return waiting != bytes(4)
 
 
 def written(text: str, what: str) -> str:

@@ -94,6 +94,7 @@ def register(sub: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """Start a run and, unless detached, follow it to its end."""
     from labassist.cli.opening import opened
+    from labassist.cli.output import piped, say
     from labassist.cli.run_plan import chosen_terms, plan
     from labassist.runs.follow import Interrupts
     from labassist.runs.launch import launch
@@ -101,6 +102,11 @@ def run(args: argparse.Namespace) -> int:
     workspace, ledger = opened(args)
     wanted = plan(args, workspace)
     wanted.terms = chosen_terms(args, workspace)
+    if wanted.kind == "command" and piped():
+        say(
+            "note: what is piped in does not reach the command, which outlives this one and has an empty standard "
+            "input; let it read a file: labassist run -- sh -c 'COMMAND < FILE'"
+        )
     with Interrupts() as interrupts:
         return started(args, ledger, launch(workspace, ledger, wanted, interrupts.defer), interrupts)
 

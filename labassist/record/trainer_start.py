@@ -36,7 +36,10 @@ def prepare(*, built: bool) -> Start:
     """
     protocol.show_one_line_errors()
     if _taken:
-        protocol.read_order().warn("one trainer a process is recorded, and this is another")
+        protocol.read_order().warn(
+            "one trainer a process is recorded, and this is another: start it by a command of its own, or declare "
+            "what it makes with --out"
+        )
         return Start(Order(config={}))
     _taken.append("taken")
     import torch

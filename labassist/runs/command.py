@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,8 @@ MOST_OUTPUTS = 24
 """Each is hashed into the run's document at its end, which has room for so many."""
 
 _SCRIPTS = (".py", ".sh", ".bash", ".zsh", ".pl", ".rb", ".r", ".jl", ".js", ".lua")
+
+_RUNS_MODULES = re.compile(r"python[\d.]*|torchrun|accelerate")
 
 
 def plan_command(
@@ -84,8 +87,13 @@ def _refuse_secret(name: str, before: str = "") -> None:
 
 
 def job_name(argv: Sequence[str], script: Path | None) -> str:
-    """Return what a command's run is called: its script, else its program."""
-    return script.name if script is not None else Path(argv[0]).name
+    """Return what a command's run is called: its script, else the module that it runs, else its program."""
+    if script is not None:
+        return script.name
+    for at, word in enumerate(argv[1:-1], 1):
+        if word == "-m" and any(_RUNS_MODULES.fullmatch(Path(before).name) for before in argv[:at]):
+            return argv[at + 1]
+    return Path(argv[0]).name
 
 
 def portable(workspace: Workspace, argv: Sequence[str], cwd: Path) -> list[str]:

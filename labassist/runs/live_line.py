@@ -6,6 +6,7 @@ import shutil
 import time
 from typing import Any, TextIO
 
+from labassist.ledger.canonical import decode_number
 from labassist.ledger.curves import Tail
 from labassist.ledger.store import Ledger
 
@@ -79,10 +80,10 @@ class LiveLine:
         total = document.get("total_steps", 0)
         step = self._values["step"]
         parts = [f"step {step:,}" + (f"/{total:,}" if total >= step else "")]
-        for name, label, form in (("loss", "loss", ".4f"), ("lr", "lr", ".2e"), ("val_loss", "val", ".4f")):
+        for name, label in (("loss", "loss"), ("lr", "lr"), ("val_loss", "val")):
             value = self._values.get(name)
             if isinstance(value, int | float):
-                parts.append(f"{label} {value:{form}}")
+                parts.append(f"{label} {value:.2e}" if name == "lr" else f"{label} {number(float(value))}")
         steps_per_s = self._steps_per_s()
         if steps_per_s:
             tokens = document.get("tokens_per_step", 0) * steps_per_s
@@ -97,6 +98,15 @@ class LiveLine:
         step, began = self._first
         elapsed = self._newest[1] - began
         return float((self._newest[0] - step) / elapsed) if elapsed > 0 else 0.0
+
+
+def number(value: object) -> str:
+    """Return a recorded number, or what the ledger writes for one that JSON lacks, as a person reads it."""
+    if isinstance(value, str) and value:
+        value = decode_number(value)
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.4f}" if abs(value) >= 1e-3 or not value else f"{value:.3e}"
 
 
 def rate(tokens: float) -> str:
