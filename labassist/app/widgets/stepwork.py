@@ -121,9 +121,10 @@ class StepWork(Vertical):
         if len(ask) + len(health) + taken + body > room:
             ask = self._brief()
         if check and len(ask) + len(health) + taken + body > room:
-            taken -= min(len(check), most)
-            check = self._check(brief=self._room)
-            taken += min(len(check), most)
+            brief = self._check(brief=self._room)
+            saved = min(len(check), most) - min(len(brief), most)
+            if len(ask) + len(health) + taken + body - saved <= room:
+                check, taken = brief, taken - saved
         if len(ask) + len(health) + taken > room:
             health = []
         left = room - len(ask) - len(health) - taken
