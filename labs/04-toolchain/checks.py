@@ -73,7 +73,7 @@ def tour(found: Evidence) -> list[Criterion]:
         criterion(
             "four bits are less than 60% of sixteen",
             last["mb_4"] < 0.6 * last["mb_16"],
-            "mb_4",
+            "mb_4 below 0.6 mb_16",
             "mb_4",
             "mb_16",
         ),
