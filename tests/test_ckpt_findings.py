@@ -98,6 +98,12 @@ def test_many_steps_of_nanochat_in_one_folder_are_many_checkpoints(tmp_path: Pat
         ("max_steps = true\n", "bool"),
         ("packing = 1\n", "int"),
         ("max_steps = \n", "TOML"),
+        ("max_steps = -3\n", "max_steps = -3 cannot be"),
+        ("num_train_epochs = nan\n", "num_train_epochs = nan cannot be"),
+        ("per_device_train_batch_size = 0\n", "cannot be"),
+        ("zero_stage = 4\n", "zero_stage = 4 cannot be"),
+        ('precision = "bf61"\n', "did you mean bf16"),
+        (f"# {'x' * (1 << 20)}\n", "too large"),
     ],
 )
 def test_a_plan_with_a_fault_is_one_line(plan: str, word: str, tmp_path: Path) -> None:

@@ -41,10 +41,20 @@ _PRECISIONS = {
 }
 
 
+LEAST = {"zero_stage": 0, "seed": 0, "max_steps": -1, "num_train_epochs": -1}
+"""Smallest values where it is not 1: the Trainer's -1 steps mean that the epochs count."""
+MOST = {"zero_stage": 3}
+MAX_PLAN_BYTES = 1 << 20
+
+
 def read_plan(path: Path) -> dict[str, Any]:
     """Return a plan from a TOML or JSON file. Raises InputError naming the key that is unknown or mistyped."""
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            data = file.read(MAX_PLAN_BYTES + 1)
+        if len(data) > MAX_PLAN_BYTES:
+            raise ValueError("it is too large")
+        text = data.decode()
         plan = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except OSError as error:
         raise InputError(f"cannot read the plan: {error.strerror}", where=str(path)) from error
@@ -65,8 +75,27 @@ def read_plan(path: Path) -> dict[str, Any]:
             )
         if not _fits(value, KEYS[key]):
             kinds = " or ".join(kind.__name__ for kind in KEYS[key])
-            raise InputError(f"{key} is a {type(value).__name__}", where=str(path), mend=f"give a {kinds}")
+            raise InputError(
+                f"{key} is of the type {type(value).__name__}", where=str(path), mend=f"it takes {kinds}"
+            )
+        _possible(key, value, path)
     return plan
+
+
+def _possible(key: str, value: Any, path: Path) -> None:
+    """Raise InputError on a value that no training can have."""
+    if key == "precision" and value.lower() not in _PRECISIONS:
+        raise InputError(
+            f"precision {value!r} is not known{did_you_mean(value, _PRECISIONS)}",
+            where=str(path),
+            mend="give fp32, bf16 or fp16",
+        )
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        low, high = LEAST.get(key, 1), MOST.get(key, math.inf)
+        if not low <= value < math.inf or value > high or (low < 0 and value == 0):
+            raise InputError(
+                f"{key} = {value} cannot be", where=str(path), mend="give what the resume is to do"
+            )
 
 
 def _fits(value: Any, kinds: tuple[type, ...]) -> bool:
