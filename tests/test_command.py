@@ -359,6 +359,8 @@ recorder.finish(6)
 """
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_what_a_resume_did_not_bring_back_is_named_by_a_replay_and_other_code_or_data_by_the_resume(
     tmp_path: Path,
 ) -> None:
@@ -441,6 +443,8 @@ recorder.finish(2)
 """
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_runs_of_other_arguments_are_no_repeats_that_bound_the_noise_of_a_replay(lab: Path) -> None:
     (lab / "rates.py").write_text(RATES)
     for rate in ("1.0", "2.0", "3.0", "4.0"):
