@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,24 @@ def test_cost_is_hours_times_price_times_buffer_and_people(capsys: pytest.Captur
     assert made["people"] == 6600
     assert made["total"] == [6840, 7080]
     assert made["as_of"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "power --card 4090 --gpus 2",
+        "time --model gpt2 --card 4090 --gpus 2 --link 10 --tokens 1M",
+        "cost --model llama-3.1-8b --method full --card 4090 --tokens 1M",
+    ],
+)
+def test_advice_names_commands_that_there_are(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["plan", *words.split()])
+    told = capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    known = capsys.readouterr().out
+    for name in re.findall(r"labassist ([a-z][a-z-]+)", told):
+        assert f"\n    {name} " in known, told
 
 
 def test_break_even_counts_current_and_idle_hours() -> None:

@@ -1,4 +1,4 @@
-"""The machine in one line of text, for the bottom of a lab step and for `labassist gpu`."""
+"""The machine in one line of text, for the bottom of a lab step."""
 
 from __future__ import annotations
 

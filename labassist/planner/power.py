@@ -89,7 +89,7 @@ def power(
     if gpus > 1:
         warnings.append(
             "an inner card breathes what the outer ones blow: watch its temperature and throttling "
-            "(labassist gpu --watch), leave a slot free, or limit its power"
+            "(nvidia-smi -q -d TEMPERATURE,PERFORMANCE -l 5), leave a slot free, or limit its power"
         )
     energy = ((average_watts or watts) * gpus + host_watts) * hours / 1000
     load = peak / supply_watts if supply_watts else 0.0

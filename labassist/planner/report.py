@@ -79,7 +79,7 @@ def time_text(answer: dict[str, Any]) -> str:
         lines.append(
             f"  between cards: {traffic['bytes'] / 1e9:.1f} GB a step, {duration(traffic['seconds'])}: "
             f"{100 * traffic['share_overlapped']:.0f}% of a step if it overlaps, "
-            f"{100 * traffic['share_exposed']:.0f}% if not; measure the link with labassist gpu bench"
+            f"{100 * traffic['share_exposed']:.0f}% if not; measure the link (nccl-tests: all_reduce_perf)"
         )
     if not answer.get("calibration"):
         lines.append("  a range until real steps say: run it for 30 steps, then add --run @last")
@@ -92,8 +92,9 @@ def cost_text(answer: dict[str, Any]) -> str:
     form = "{:,.2f}"
     lines = [
         f"{span(answer['total'], form)} {sign} in all",
-        f"  machine  {span(answer['machine'], form)} {sign}: {span(answer['hours'])} h x {answer['gpus']} "
-        f"x {answer['price']:.2f}",
+        f"  machine  {span(answer['machine'], form)} {sign}: "
+        f"{span([duration(one * 3600) for one in answer['hours']], '{}')} x {answer['gpus']} "
+        f"x {answer['price']:.2f} an hour",
         f"  buffer   x {answer['buffer']:g} for runs that fail or are repeated: "
         f"{span(answer['machine_buffered'], form)} {sign}",
         f"  people   {answer['people']:,.2f} {sign}: {answer['people_hours']:g} h, "
