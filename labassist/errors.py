@@ -26,7 +26,7 @@ class LabError(Exception):
         line = f"{self.where}: {self.what}" if self.where else self.what
         if self.mend:
             line = f"{line}; {self.mend}"
-        return " ".join(line.split())
+        return harmless(" ".join(line.split()))
 
 
 class InputError(LabError):
@@ -57,6 +57,14 @@ class AnswerNo(LabError):
     """The command worked and the answer is no (a check failed, a problem was found)."""
 
     status = 1
+
+
+def harmless(text: str) -> str:
+    """Return text whose control characters stand escaped: names in a stranger's file would steer the terminal."""
+    return "".join(
+        sign if sign.isprintable() or sign == "\n" else sign.encode("unicode_escape").decode()
+        for sign in text
+    )
 
 
 def counted(number: int, words: str) -> str:

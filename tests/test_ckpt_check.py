@@ -159,6 +159,16 @@ def test_a_header_that_no_reader_takes_is_torn(tmp_path: Path, change: dict[str,
     assert (report.verdict, "file-torn" in codes(report)) == ("BROKEN", True)
 
 
+def test_a_name_in_a_file_does_not_steer_the_terminal(tmp_path: Path) -> None:
+    made = hf(tmp_path / "x")
+    (made / "model.safetensors").unlink()
+    index = {"weight_map": {"w": "model-\x1b]0;mine\x07.safetensors"}}
+    (made / "model.safetensors.index.json").write_text(json.dumps(index))
+    told = labassist("ckpt", "check", str(made), cwd=tmp_path, status=4).stdout
+    assert "\\x1b]0;mine\\x07" in told
+    assert told.replace("\n", "").isprintable()
+
+
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
 def test_json_that_the_trainer_cannot_read_is_torn(tmp_path: Path, encoding: str) -> None:
     made = hf(tmp_path / "x")

@@ -63,6 +63,14 @@ def test_a_fault_is_named_with_its_line_and_mend(tmp_path: Path, line: object, c
 
 
 @pytest.mark.fault
+def test_a_key_does_not_steer_the_terminal(tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", {"\x1b[31mquestion": "a"})
+    told = labassist("data", "lint", "a.jsonl", cwd=tmp_path, status=1).stdout
+    assert "\\x1b[31mquestion" in told
+    assert told.replace("\n", "").isprintable()
+
+
+@pytest.mark.fault
 def test_a_packed_file_is_named_and_a_device_is_not_read(tmp_path: Path) -> None:
     packed = tmp_path / "a b.jsonl"
     packed.write_bytes(gzip.compress(json.dumps(GOOD).encode()))

@@ -279,6 +279,7 @@ def _overlay(document: dict[str, Any]) -> list[str]:
 
 def _text(document: dict[str, Any]) -> str:
     from labassist.cli.output import paint, table
+    from labassist.errors import harmless
 
     if "checkpoints" in document:
         lines = [_text(one) for one in document["checkpoints"]]
@@ -295,7 +296,7 @@ def _text(document: dict[str, Any]) -> str:
     lines += table(["  state", "is"], rows).splitlines()
     for one in document["findings"]:
         where = " ".join(part for part in (one["path"], one["state"] or "") if part)
-        lines.append(f"  {one['severity']}: {one['message']}" + (f"  [{where}]" if where else ""))
+        lines.append(harmless(f"  {one['severity']}: {one['message']}" + (f"  [{where}]" if where else "")))
         if one["severity"] != "info":
             lines.append(f"      {one['consequence']}")
             lines.append(f"      mend: {one['mend']}")

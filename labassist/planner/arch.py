@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from labassist.errors import InputError, did_you_mean
+from labassist.errors import InputError, did_you_mean, harmless
 
 DATA = Path(__file__).parent / "data"
 MAX_LAYERS, MAX_WIDTH, MAX_VOCABULARY = 1024, 1 << 18, 1 << 22
@@ -287,7 +287,7 @@ def _from_file(path: Path, model: str) -> Architecture:
         )
     name = str(config.get("_name_or_path") or path.resolve().parent.name)
     # A config is a stranger's file, and its name goes to a terminal.
-    name = "".join(sign if sign.isprintable() else "?" for sign in name)
+    name = harmless(" ".join(name.split()))
     return _build(name, config, where=model, source=str(path))
 
 
