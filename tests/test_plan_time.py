@@ -73,6 +73,24 @@ def test_a_recorded_run_is_the_measure(workspace: Workspace) -> None:
     step_s = made["calibration"]["step_s"]
     more = run_answer("plan", "time", "--run", "@last", "--steps", "1k", cwd=workspace.root)
     assert more["asked"] == {"steps": 1000, "seconds": pytest.approx(1000 * more["calibration"]["step_s"])}
+    paid = run_answer(
+        "plan",
+        "cost",
+        "--run",
+        "@last",
+        "--steps",
+        "1k",
+        "--price",
+        "36",
+        "--buffer",
+        "1",
+        cwd=workspace.root,
+    )
+    assert paid["total"] == pytest.approx([more["asked"]["seconds"] / 100] * 2)
+    told = labassist("plan", "cost", "--run", "@last", "--steps", "1k", "--price", "36", cwd=workspace.root)
+    assert f"run      {run['id']}: 1,000 steps at" in told.stdout
+    none = labassist("plan", "cost", "--run", "@last", "--steps", "1k", cwd=workspace.root, status=2)
+    assert "--price: what the run was on has no price" in none.stderr
     tokens = str(50 * run["tokens_per_step"])
     more = run_answer("plan", "time", "--run", "@last", "--tokens", tokens, cwd=workspace.root)
     assert more["asked"]["seconds"] == pytest.approx(50 * step_s)
@@ -125,6 +143,9 @@ def test_a_pace_over_the_cards_peak_is_refused_and_a_like_run_is_taken() -> None
     ):
         with pytest.raises(InputError, match="its pace says nothing of"):
             pace(other, quick, made, card)
+    small = plan(method="qlora").with_(model=arch.load("gpt2"), lora_targets=())
+    with pytest.raises(InputError, match=r"of gpt2 \(124M\)"):
+        pace(run, quick, small, h200)
 
 
 def test_time_and_cost_name_what_they_took_for_granted(capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,8 @@ def register(inner: Subparsers) -> None:
         cost,
         help="what it costs: machine hours, people's hours, a buffer; rent against buy",
         example="labassist plan cost --hours 6-16 --card 4090 --people-hours 132\n"
-        "labassist plan cost --model qwen2.5-7b --tokens 10M --card H200 --people-hours 40 --buffer 2",
+        "labassist plan cost --model qwen2.5-7b --tokens 10M --card H200 --people-hours 40 --buffer 2\n"
+        "labassist plan cost --run @last --steps 10k --price 0.45",
     )
     model_options(parser)
     work_options(parser)
@@ -96,16 +97,32 @@ def cost(args: argparse.Namespace) -> int:
     if args.hours is not None:
         _hours_alone(args)
     took = None if args.hours is not None else duration(args)
-    if took is not None and "hours" not in took:
+    gpus, card = args.gpus if args.gpus is not None else 1, args.card
+    if took is None:
+        hours = span(args.hours, "--hours")
+    elif "asked" in took:
+        # A run alone: its pace, on the cards that it had.
+        hours = (took["asked"]["seconds"] / 3600,) * 2
+        gpus, card = took["run"]["gpus"], took["run"]["card"]
+        if card is None and args.price is None:
+            raise InputError(
+                "what the run was on has no price in a table",
+                where="--price",
+                mend="give what an hour of it costs",
+            )
+    elif "hours" in took:
+        hours = (took["hours"][0], took["hours"][1])
+    else:
         raise InputError(
-            "names neither hours nor a model", where="--hours", mend="give --hours N, or --model and --tokens"
+            "names neither hours nor a model",
+            where="--hours",
+            mend="give --hours N, --model and --tokens, or --run and --steps",
         )
-    hours = span(args.hours, "--hours") if took is None else tuple(took["hours"])
     answer = planner.answer(
         planner.prices(args.prices, _workspace_root(args)),
-        hours=(hours[0], hours[1]),
-        gpus=args.gpus if args.gpus is not None else 1,
-        card=args.card,
+        hours=hours,
+        gpus=gpus,
+        card=card,
         rate=args.price,
         people_hours=args.people_hours,
         person=args.person,
@@ -117,7 +134,7 @@ def cost(args: argparse.Namespace) -> int:
         hours_a_month=args.hours_a_month,
         idle_watts=args.idle_watts,
     )
-    answer |= {"time": took, "fits": took["fits"] if took else None}
+    answer |= {"time": took, "fits": took.get("fits") if took else None}
     emit(answer, args.json, lambda: cost_text(answer))
     return 0
 

@@ -70,7 +70,11 @@ class Trained:
 
 
 def _millions(count: int) -> str:
-    return f"{count / 1e9:.1f}B" if count >= 1e9 else f"{count / 1e6:.2g}M" if count >= 1e5 else f"{count:,}"
+    if count >= 1e9:
+        return f"{count / 1e9:.1f}B"
+    if count >= 1e7:
+        return f"{count / 1e6:.0f}M"
+    return f"{count / 1e6:.2g}M" if count >= 1e5 else f"{count:,}"
 
 
 def _trained(workspace: Workspace, ledger: Ledger, run: dict[str, Any]) -> Trained:

@@ -60,6 +60,8 @@ def duration(args: argparse.Namespace) -> dict[str, Any]:
             "total_steps": total,
             "whole_s": measured.step_s * total,
             "left_s": measured.step_s * max(0, total - step),
+            "gpus": run.ranks,
+            "card": run.card.name if run.card else None,
         }
         if not args.model:
             return {**found, **asked(args, measured)}

@@ -100,7 +100,14 @@ def cost_text(answer: dict[str, Any]) -> str:
         f"  people   {answer['people']:,.2f} {sign}: {answer['people_hours']:g} h, "
         f"{100 * answer['people_share']:.0f}% of it all",
     ]
-    if answer["time"]:
+    if answer["time"] and "asked" in answer["time"]:
+        pace, (what, amount) = answer["time"]["calibration"], next(iter(answer["time"]["asked"].items()))
+        lines.insert(
+            1,
+            f"  run      {pace['run']}: {amount:,.0f} {what} at {duration(pace['step_s'])} a step, by the median "
+            f"of {pace['steps']}",
+        )
+    elif answer["time"]:
         settings = answer["time"]["settings"]
         lines[1:1] = [
             f"  planned  {settings['model']}, {settings_line(settings)}",
