@@ -131,6 +131,10 @@ def test_a_recorded_fault_comes_first() -> None:
     assert text(said).startswith("x checkpoint 40: torn")
 
 
+def test_ascii_keeps_what_a_sign_means() -> None:
+    assert words.plain("W + alpha/r · B A, between ⟦ ⟧ …") == "W + alpha/r * B A, between [ ] ~"
+
+
 @pytest.mark.parametrize("word", sorted(KIND))
 @pytest.mark.parametrize("plain", [False, True])
 def test_every_verdict_is_said_big_and_in_words(word: str, plain: bool) -> None:

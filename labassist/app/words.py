@@ -127,7 +127,7 @@ def clock_of(seconds: float) -> str:
     return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
 
 
-_ASCII = str.maketrans(dict(zip("…·—–‘’“”×→←−•", "~---''\"\"x><-*", strict=True)))
+_ASCII = str.maketrans(dict(zip("…·—–‘’“”×→←−•⟦⟧", "~*--''\"\"x><-*[]", strict=True)))
 
 
 def plain(text: str) -> str:
