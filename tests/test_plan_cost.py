@@ -54,6 +54,19 @@ def test_advice_names_commands_that_there_are(words: str, capsys: pytest.Capture
         assert f"\n    {name} " in known, told
 
 
+def test_a_price_table_may_hold_cards_that_no_table_knows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "prices.toml"
+    table.write_text(
+        'as_of = "2031-05"\ncurrency = "EUR"\nelectricity = 0.3\nperson = 10\n'
+        '[rent]\n"MI300X" = 3\n"RTX 4090" = 7\n'
+    )
+    for card, price in (("4090", 7), ("mi300x", 3)):
+        _, made = ask(capsys, "cost", "--hours", "1", "--card", card, "--prices", str(table))
+        assert (made["price"], made["break_even"]) == (price, None)
+
+
 def test_break_even_counts_current_and_idle_hours() -> None:
     # 0.4 an hour of rent less 0.5 kW at 0.2 is 0.3 saved; 900 less 300 pays after 2,000 hours.
     even = cost.break_even(900, 300, 0.4, 500, 0.2, idle_watts=0, hours_a_month=100)

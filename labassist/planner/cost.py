@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,10 +42,14 @@ class Prices:
     def of(self, table: str, card: str) -> float:
         """Return the price of a card in `rent` or `buy`. Raises InputError where it is not there."""
         rows: dict[str, float] = getattr(self, table)
+        for name, price in rows.items():
+            if name.lower() == card.lower():
+                return price
         wanted = find(card).name
         for name, price in rows.items():
-            if name.lower() == card.lower() or find(name).name == wanted:
-                return price
+            with suppress(InputError):  # a card that its user has a price for, and the table of cards lacks
+                if find(name).name == wanted:
+                    return price
         raise InputError(
             f"no [{table}] price for {card}{did_you_mean(card, rows)}",
             where=str(self.path),
@@ -241,14 +246,12 @@ def _bought(
     idle_watts: float,
 ) -> dict[str, Any] | None:
     """Return when buying the card pays, in the currency that is `factor` of the table's; None where its price or power is not known."""
-    watts = find(card).watts if card else 0.0
-    if not card or not watts:
-        return None
-    try:
-        price = table.of("buy", card) if purchase is None else purchase
-    except InputError:
-        return None
-    if not price:
+    watts = price = 0.0
+    if card:
+        with suppress(InputError):
+            watts = find(card).watts
+            price = table.of("buy", card) if purchase is None else purchase
+    if not watts or not price:
         return None
     sold = price / 2 if resale is None else resale
     even = break_even(
