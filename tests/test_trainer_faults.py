@@ -103,10 +103,34 @@ def test_a_line_that_comes_too_late_is_said_and_kept(lab: Path, what: str, line:
 def test_a_second_trainer_is_said_by_run_too(lab: Path) -> None:
     words = ("run", "--", "python", "newcomer.py", "second")
     done = labassist(*words, cwd=lab, env={"OUTPUT": "out-second"})
-    line = "warning: one trainer a process is recorded, and this is another: start it by a command of its own, "
+    line = (
+        "warning: one trainer a process is recorded, and this is another: start it by a command of its own, "
+    )
     line += "or declare what it makes with --out"
     assert done.stderr.splitlines().count(line) == 1
     assert f"  {line}" in done.stdout.splitlines()
+
+
+def test_an_evaluation_after_the_training_is_recorded_and_a_resume_at_the_last_step_is_whole(
+    lab: Path,
+) -> None:
+    words = ("--", "python", "newcomer.py", "measured")
+    whole = answer("run", *words, cwd=lab, env={"OUTPUT": "out-whole", "STEPS": "4"})
+    assert (whole["step"], whole["state"]) == (4, "finished") and "eval_loss" in whole["last"]
+    assert (
+        answer("replay", whole["id"], cwd=lab, env={"OUTPUT": "out-whole", "STEPS": "4"})["verdict"]
+        == "BITWISE"
+    )
+    env = {"OUTPUT": "out-cut", "STEPS": "4"}
+    cut = answer("run", *words, cwd=lab, env={**env, "CRASH": "1"}, status=9)
+    resumed = answer("resume", cut["id"], cwd=lab, env=env)
+    assert resumed["resumed_from"]["step"] == 4 and "warnings" not in resumed
+    assert (resumed["step"], resumed["total_steps"], resumed["state"]) == (4, 4, "finished")
+    assert resumed["config"] == cut["config"]
+    labassist("replay", resumed["id"], cwd=lab, env=env, status=None)
+    verdict = answer("runs", "--where", f"replay_of={resumed['id']}", cwd=lab)["runs"][-1]["verdict"]
+    # The evaluation after the resume is in a segment that has no step of its own: the replay finds it on one side only.
+    assert verdict["verdict"] in ("BITWISE", "INCOMPLETE")
 
 
 def test_a_ledger_that_cannot_be_written_costs_no_training(tmp_path: Path) -> None:

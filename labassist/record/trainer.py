@@ -129,6 +129,7 @@ class Recording:
         self._lagged: lag.Lagged | None = None
         self._sealer: Sealer | None = None
         self._over = False
+        self._may_measure = False
         self._stop_at: int | None = None
         self._loss: Any = None
         self._norm: Any = None
@@ -159,6 +160,11 @@ class Recording:
 
     def get_batch_samples(self, batches: Any, *args: Any, **more: Any) -> Any:
         """Fetch the batches of one update, and take what their digest is made of."""
+        state = self.trainer.state
+        if self._recorder is None and self.order.resume is not None and state.global_step >= state.max_steps:
+            # The checkpoint was the last one. The Trainer looks for the end after an update only, and would make one more.
+            self.trainer.control.should_training_stop = True
+            return [], None
         samples, items = self._batches(batches, *args, **more)
         if self._over:
             return samples, items
@@ -219,9 +225,14 @@ class Recording:
             control.should_training_stop = True
         return control
 
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        """Take nothing more once this trainer trains a second time: its steps begin anew."""
+        if self._over:
+            self._may_measure = False
+
     def on_evaluate(self, _args: Any, state: Any, _control: Any, metrics: Any = None, **_: Any) -> None:
-        """Record what an evaluation found, but for its times."""
-        if self._over or not self.order.recording:
+        """Record what an evaluation found, but for its times; one right after the training too."""
+        if (self._over and not self._may_measure) or not self.order.recording:
             return
         if self._recorder is None:
             self._begin([])
@@ -236,6 +247,8 @@ class Recording:
         self._evaluated |= {(step, name) for name in new}
         if new:
             self._recorder.record(step, **new)
+        if self._over:
+            self._recorder.finish(step)
 
     def on_save(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
         """Have the checkpoint sealed that the Trainer has just written."""
@@ -256,12 +269,19 @@ class Recording:
 
     def on_train_end(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
         """Write what is held, wait for the last seal, and close the record."""
-        if self._recorder is None or self._over:
+        if self._over or not self.order.recording:
             return
+        if self._recorder is None:
+            if self.order.resume is None:
+                return
+            self._begin([])  # the checkpoint was the training's last: nothing is left but what follows it
+        assert self._recorder is not None
         self._over = True
         if self._sealer is not None:
             self._sealer.wait()
         stopped = self._stop_at is not None and state.global_step < state.max_steps
+        # What is measured at a stop is no part of the unbroken run.
+        self._may_measure = not stopped
         self._recorder.finish(state.global_step, "stop" if stopped else "done")
 
     # ------------------------------------------------------------ the rest

@@ -268,7 +268,8 @@ class Absorber:
         def change(run: dict[str, Any]) -> dict[str, Any]:
             run.update(outcome)
             run["ended"] = end.get("time") or now()
-            run["step"] = self.step
+            # One that went on from the last step of all has no line of its own.
+            run["step"] = max(self.step, self.finish["step"] if self.finish else 0)
             run["seconds"] = round(max(0.0, seconds), 3)
             run["tokens_per_s"] = round(self.rate(), 1)
             run["last"] = room.newest({name: curves.encode(value) for name, value in self.last.items()})

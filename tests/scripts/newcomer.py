@@ -1,4 +1,4 @@
-"""What a newcomer's script does with the one line: `python newcomer.py none|never|late|second|plain`."""
+"""What a newcomer's script does with the one line: `python newcomer.py none|never|late|second|measured|plain`."""
 
 import os
 import sys
@@ -32,7 +32,7 @@ def make():
         max_steps=int(os.environ.get("STEPS", "3")), save_steps=2, report_to="none", disable_tqdm=True,
         weight_decay=float(os.environ.get("DECAY", "0")),
     )  # fmt: skip
-    return Trainer(Line(), arguments, train_dataset=rows)
+    return Trainer(Line(), arguments, train_dataset=rows, eval_dataset=rows)
 
 
 set_seed(3)
@@ -40,12 +40,16 @@ what = sys.argv[1]
 if what == "none":
     record.attach(None)
 trainer = make()
-if what in ("never", "second", "plain"):
+if what in ("never", "second", "measured", "plain"):
     record.attach(trainer)
 if what == "second":
     record.attach(make())
 if what != "never":
     trainer.train()
+if what == "measured":
+    if "CRASH" in os.environ:
+        os._exit(9)
+    trainer.evaluate()
 if what == "late":
     record.attach(trainer)
 print("the script goes on")
