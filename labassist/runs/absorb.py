@@ -172,12 +172,8 @@ class Absorber:
         """Warn where a run reads other data than the run that it goes on from."""
         origin = (self.ledger.run(self.run_id) or {}).get("resumed_from")
         earlier = self.ledger.run(origin["run"]) if origin else None
-        before = room.inputs(earlier or {}, self.ledger.objects)
-        names = [
-            one["name"]
-            for one in before
-            if one["name"] in found and one["sha256"] != found[one["name"]]["sha256"]
-        ]
+        before = {one["name"]: one["sha256"] for one in room.inputs(earlier or {}, self.ledger.objects)}
+        names = [name for name, one in found.items() if before.get(name, one["sha256"]) != one["sha256"]]
         if earlier and names:
             self._warn(
                 f"it goes on with other data than run {earlier['id']}: {named(names)}; the joined curve is not one "

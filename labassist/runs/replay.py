@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -27,11 +26,10 @@ from labassist.ledger.preflight import Difference, preflight
 from labassist.ledger.records import Code, Origin, Verdict, to_document, to_run
 from labassist.ledger.store import Ledger
 from labassist.record.protocol import metrics_file
-from labassist.resume import signature
+from labassist.runs import causes
 from labassist.runs.command import in_tree
 from labassist.runs.config import Config
 from labassist.runs.launch import Plan, launch
-from labassist.runs.logs import last_line, tail
 from labassist.runs.resume import checkpoint_folder, lineage
 from labassist.runs.scratch import scratch
 from labassist.workspace import Workspace
@@ -134,11 +132,11 @@ def replay(
     found = _compare(ledger, segments, replayed, options)
     if found.verdict != "BITWISE":
         folder = ledger.run_folder(run_id)
-        if not options.segment and (words := _after_a_resume(ledger, segments, replayed, found)):
+        if not options.segment and (words := causes.after_a_resume(ledger, segments, replayed, found)):
             found.likely_causes[0] = words
         found.likely_causes = [
-            *_failure(folder, original, replayed),
-            *_other_settings(original, replayed),
+            *causes.failure(folder, original, replayed),
+            *causes.other_settings(original, replayed),
             *found.likely_causes,
         ]
     verdict.keep(ledger, run_id, found)
@@ -312,58 +310,6 @@ def _compare(
     if original["kind"] == "command" and (original.get("outputs") or not found):
         found.append(_compare_outputs(original, replayed))
     return verdict.worst(found)
-
-
-def _after_a_resume(
-    ledger: Ledger, segments: list[dict[str, Any]], replayed: dict[str, Any], found: Verdict
-) -> str:
-    """Say what a resume did not bring back, where the replay, which has none, differs from its first or second step on."""
-    first = found.first_difference or {}
-    if found.verdict != "DIVERGED" or "step" not in first:
-        return ""
-    for later in segments[1:]:
-        origin = later["resumed_from"]["step"]
-        if origin < first["step"] <= origin + 2:
-            unbroken = curves.joined(ledger, replayed["id"])
-            read = signature.read(unbroken, curves.joined(ledger, segments[-1]["id"]), origin)
-            if read.first and read.first["step"] == first["step"]:
-                return f"the resume after step {origin}: {read.words}"
-    return ""
-
-
-def _other_settings(original: dict[str, Any], replayed: dict[str, Any]) -> list[str]:
-    """Say which settings a command's trainer told otherwise this time."""
-    heard = original.get("total_steps") and replayed.get("total_steps")
-    if original["kind"] != "command" or not heard:
-        return []
-    changed = verdict.changed_settings(original.get("config", {}), replayed.get("config", {}))
-    if not changed:
-        return []
-    return [
-        f"the configuration differs: {changed}; the script read it from somewhere that was not recorded "
-        "(an environment variable?): set it again"
-    ]
-
-
-_MISSING = re.compile(
-    r"No such file or directory: '([^']+)'|(?:^|[\s:'\"])([^\s:'\"]+)['\"]?: No such file or directory"
-)
-
-
-def _failure(folder: Path, original: dict[str, Any], replayed: dict[str, Any]) -> list[str]:
-    """Say that the replay itself failed, where the original did not: its status, its last line, the mend."""
-    if replayed["state"] != "failed" or original["state"] == "failed":
-        return []
-    log = folder / "log.txt"
-    last = last_line(log)
-    found = [f"it failed in the replay: {replayed['reason']}" + (f"; its last line: {last}" if last else "")]
-    missing = next((match for line in reversed(tail(log, 20)) if (match := _MISSING.search(line))), None)
-    if missing:
-        found.append(
-            f"{missing[1] or missing[2]} is not in the replay's copy (does git ignore it?): track it, or have the "
-            "script say that it reads it: path = record.read_order().input(NAME, PATH)"
-        )
-    return found
 
 
 def _ranks(ledger: Ledger, *runs: dict[str, Any]) -> list[int]:
