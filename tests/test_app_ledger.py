@@ -354,7 +354,7 @@ def test_the_command_list_does_what_is_chosen(written: Written) -> None:
         await pilot.press("ctrl+p", *"machine")
         await until(pilot, app, "▸ course: machine")
         await pilot.press("enter")
-        await until(pilot, app, "Host", "disk")
+        await until(pilot, app, "Machine", "Host")
         await pilot.press("colon", *"abc001", "enter")
         await until(pilot, app, "run abc001", "✓ finished")
         await pilot.press("colon", *"app: course", "enter")

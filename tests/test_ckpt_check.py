@@ -178,6 +178,7 @@ def test_json_that_the_trainer_cannot_read_is_torn(tmp_path: Path, encoding: str
     assert (report.verdict, "json-torn" in codes(report)) == ("BROKEN", True)
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize("name", ["hf", "accelerate", "nanogpt"])
 def test_a_byte_flipped_in_a_tensor_of_a_pt_file_names_the_member(made: dict[str, Path], name: str) -> None:
     import zipfile

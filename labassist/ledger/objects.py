@@ -32,8 +32,8 @@ class Objects:
         return self.folder / sha
 
     def has(self, sha: str) -> bool:
-        """Say whether the object is there (not whether it is whole: `get` does)."""
-        return self.path(sha).is_file()
+        """Say whether the object is there (not whether it is whole: `get` does); what is no SHA-256 names none."""
+        return bool(_NAME.fullmatch(sha)) and self.path(sha).is_file()
 
     def put(self, data: bytes) -> str:
         """Store `data` and return its SHA-256. Storing it again changes nothing."""
