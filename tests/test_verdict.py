@@ -86,7 +86,7 @@ def test_a_hundred_series_that_a_side_lacks_are_said_in_a_line() -> None:
     assert compare(run(**many), run(), SAME).likely_causes == [
         "the replay has no series norm/000, norm/001, norm/002, norm/003, norm/004, norm/005 and 94 more"
     ]
-    short = {name: {step: 1.0 for step in range(1, 4)} for name in many}
+    short = {name: dict.fromkeys(range(1, 4), 1.0) for name in many}
     assert compare(run(**short), run(**many), SAME).likely_causes == [
         "the original lacks norm/000, norm/001, norm/002, norm/003, norm/004, norm/005 and 94 more "
         "at 2 steps, first 4"
