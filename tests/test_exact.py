@@ -19,6 +19,8 @@ from labassist.ledger.store import Ledger
 from labassist.ledger.verdict import compare
 from labassist.workspace import new
 
+pytestmark = pytest.mark.ci
+
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -104,6 +106,7 @@ def test_one_ulp_of_the_learning_rate_diverges_where_it_first_shows(lab: Path) -
     assert (found.first_difference["step"], found.first_difference["series"]) == (expected, "lr")
 
 
+@pytest.mark.slow
 def test_changed_code_is_captured_whole_and_replayed_from_the_record(lab: Path) -> None:
     script = lab / "labs" / "01-first-loop" / "train.py"
     original = script.read_text()
@@ -130,6 +133,7 @@ def test_changed_code_is_captured_whole_and_replayed_from_the_record(lab: Path) 
     (lab / "labs" / "01-first-loop" / "start.py").unlink()
 
 
+@pytest.mark.slow
 @pytest.mark.fault
 def test_a_replay_on_another_labassist_uses_the_recorded_one(lab: Path, tmp_path: Path) -> None:
     run = train(lab)
@@ -146,6 +150,7 @@ def test_a_replay_on_another_labassist_uses_the_recorded_one(lab: Path, tmp_path
     assert replayed["first_difference"]["step"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.fault
 def test_nan_is_recorded_bit_for_bit_and_marks_the_run(lab: Path) -> None:
     run = train(lab, "--set=optim.lr=1e30", "--set=clip=off")

@@ -154,6 +154,7 @@ def test_without_a_state_the_resumed_run_diverges_at_its_first_step(
     assert (found.first_difference["step"], found.first_difference["series"]) == (k + 1, series)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [0, 23])
 def test_ctrl_c_asks_for_a_checkpoint_and_the_resumed_lineage_replays_bitwise(lab: Path, step: int) -> None:
     """Step 0 is ctrl-c at once, before the trainer has even imported torch: it must hold all the same."""

@@ -31,7 +31,7 @@ from labassist.ledger.store import Ledger
 from labassist.ledger.verdict import compare
 from labassist.workspace import Workspace, new
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.ci]
 
 JOB = ("run", "01-first-loop/train", "--profile", "tiny", *QUICK)
 
@@ -182,6 +182,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+@pytest.mark.slow
 def test_on_a_full_disk_earlier_records_stay_readable_and_the_run_can_go_on(small_disk: Path) -> None:
     root = new(small_disk / "lab").workspace.root
     whole = train(root, "--set=steps=3000", "--set=every.checkpoint=50", "--set=every.eval=3000")
