@@ -6,7 +6,7 @@ line on stderr and exits with `status`; the app shows the same line.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class LabError(Exception):
@@ -72,6 +72,12 @@ def counted(number: int, words: str) -> str:
     if number == 1:
         words = f"{words[:-3]}y" if words.endswith("ies") else words.removesuffix("s").removesuffix("S")
     return f"{number:,} {words}"
+
+
+def some(names: Sequence[str], most: int) -> str:
+    """Return names for a message, of too many the first ones and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

@@ -328,7 +328,8 @@ def _diff_text(found: dict[str, Any]) -> str:
 
 def _curve_lines(curves: dict[str, Any]) -> list[str]:
     """Return a line for each series that differs, the earliest first, and of very many the first ones."""
-    from labassist.ledger.verdict import ORDER, few_series
+    from labassist.errors import some
+    from labassist.ledger.verdict import MOST_SERIES, ORDER
 
     def place(name: str) -> tuple[int, int, str]:
         rank = ORDER.index(name) if name in ORDER else len(ORDER)
@@ -347,7 +348,7 @@ def _curve_lines(curves: dict[str, Any]) -> list[str]:
     for side in ("a", "b"):
         alone = [n for n in unlike if n not in both and curves[n]["first_difference"][side] is not None]
         if alone:
-            lines.append(f"curves of {side} only: {few_series(alone)}")
+            lines.append(f"curves of {side} only: {some(alone, MOST_SERIES)}")
     return lines
 
 

@@ -18,7 +18,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from labassist.errors import InputError, LabError
+from labassist.errors import InputError, LabError, some
 from labassist.finetune import model_folder
 from labassist.finetune.model_folder import INDEX, MANIFEST, Model, Say
 from labassist.record.durable import replace_file
@@ -58,7 +58,7 @@ def find(name: str, store: Path, revision: str) -> Model:
     lacking = _lacking(store, name) or NEEDED
     word = f"{name} (revision {revision})" if revision else name
     raise InputError(
-        f"{word} is not here; missing: {_some(lacking)}",
+        f"{word} is not here; missing: {some(lacking, 6)}",
         where="model.name",
         mend=f"bring it: `labassist run -- python -m labassist.finetune.hub {name}"
         + (f" --revision {revision}" if revision else "")
@@ -137,7 +137,7 @@ def _ask(name: str, revision: str, store: Path) -> dict[str, Any]:
         endpoint = os.environ.get("HF_ENDPOINT", "the hub")
         off = "HF_HUB_OFFLINE is set" if isinstance(error, hub.OfflineModeIsEnabled) else _short(error)
         raise InputError(
-            f"{endpoint} cannot be reached ({off}); missing: {_some(lacking)}",
+            f"{endpoint} cannot be reached ({off}); missing: {some(lacking, 6)}",
             where=name,
             mend=f"set HF_ENDPOINT to a mirror that can be; or without a network: {_elsewhere(name)}",
         ) from None
@@ -188,7 +188,7 @@ def _fetch(name: str, file: str, plan: dict[str, Any], partial: Path) -> None:
     except (hub.HTTPError, OSError) as error:
         lacking = [one for one, size in plan["files"].items() if not _whole(partial / one, size)]
         raise InputError(
-            f"the download was cut ({_short(error)}); missing: {_some(lacking)}",
+            f"the download was cut ({_short(error)}); missing: {some(lacking, 6)}",
             where=name,
             mend="run the same command again: what is there stays, and it goes on from there",
         ) from None
@@ -203,7 +203,7 @@ def _verify(model: Model, plan: dict[str, Any]) -> None:
     if wrong:
         model.manifest.unlink()
         raise InputError(
-            f"arrived damaged: {_some(wrong)}", where=model.name, mend="run the same command again"
+            f"arrived damaged: {some(wrong, 6)}", where=model.name, mend="run the same command again"
         )
 
 
@@ -272,10 +272,6 @@ def _slug(name: str) -> str:
 
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
 
 
 def _short(error: Exception) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from labassist.errors import counted
+from labassist.errors import counted, some
 from labassist.ledger.anchor import Anchor
 from labassist.ledger.problems import Problem
 from labassist.ledger.records import to_document
@@ -82,7 +82,6 @@ def _folded(problems: list[Problem]) -> list[str]:
     for (code, place, message), named in runs.items():
         run = f"run {named[0]}" if named else ""
         if len(named) > 1:
-            rest = f" and {len(named) - 3} more" if len(named) > 3 else ""
-            run = f"{len(named)} runs ({', '.join(named[:3])}{rest})"
+            run = f"{len(named)} runs ({some(named, 3)})"
         lines.append(": ".join(part for part in (code, place, run, message) if part))
     return lines

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from labassist.errors import InputError
+from labassist.errors import InputError, some
 
 Document = TypeVar("Document", bound=Mapping[str, Any])
 
@@ -35,10 +35,8 @@ def resolve(name: str, documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
     if len(matches) == 1:
         return by_id[matches[0]]
     if matches:
-        more = f" and {len(matches) - 5} more" if len(matches) > 5 else ""
         raise InputError(
-            f"{name!r} means {len(matches)} runs: {', '.join(matches[:5])}{more}",
-            mend="give more of the id",
+            f"{name!r} means {len(matches)} runs: {some(matches, 5)}", mend="give more of the id"
         )
     near = _nearest(name, list(by_id))
     raise InputError(

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from labassist.errors import InputError
+from labassist.errors import InputError, some
 from labassist.ledger import room
 from labassist.ledger.curves import Curve, encode, same_value
 from labassist.ledger.records import Verdict, VerdictWord, to_document
@@ -156,7 +156,7 @@ def _first_difference(original: Curve, replay: Curve, missing: list[str]) -> dic
     missing += _absent_series("replay", _series(original), replay)
     missing += _absent_series("original", _series(replay), original)
     for (side, count, start), names in lacking.items():
-        missing.append(f"the {side} lacks {few_series(names)} at {count} steps, first {start}")
+        missing.append(f"the {side} lacks {some(names, MOST_SERIES)} at {count} steps, first {start}")
     if first is not None:
         del first["rank"]
     return first
@@ -168,13 +168,7 @@ def _absent_series(side: str, names: Sequence[str], there: Curve) -> Iterator[st
     if absent and not there.steps:
         yield f"the {side} recorded no step"
     elif absent:
-        yield f"the {side} has no series {few_series(absent)}"
-
-
-def few_series(names: Sequence[str]) -> str:
-    """Return series by name, of many the first ones."""
-    more = len(names) - MOST_SERIES
-    return ", ".join(names[:MOST_SERIES]) + (f" and {more} more" if more > 0 else "")
+        yield f"the {side} has no series {some(absent, MOST_SERIES)}"
 
 
 def _compare_tensors(tensors: tuple[Tensors, Tensors] | None) -> tuple[list[str], list[str]]:

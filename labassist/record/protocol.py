@@ -130,8 +130,9 @@ class Order:
     def _place(self, path: Path) -> str:
         """Return a file's place for the record: within the workspace relative to it, wherever the script runs."""
         whole = Path(os.path.abspath(path))
-        inside = self.root is not None and whole.is_relative_to(self.root)
-        return (whole.relative_to(self.root) if self.root and inside else whole).as_posix()
+        if self.root is not None and whole.is_relative_to(self.root):
+            whole = whole.relative_to(self.root)
+        return whole.as_posix()
 
     def warn(self, line: str) -> None:
         """Say one line on standard error, and keep it with the run, where there is one. Raises LedgerError."""
