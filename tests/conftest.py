@@ -45,6 +45,14 @@ def workspace(tmp_path: Path) -> Workspace:
     return new(tmp_path / "workspace").workspace
 
 
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The variables with which `labassist serve` takes the stand-in for vLLM."""
+    import standin
+
+    return standin.environment(tmp_path_factory.mktemp("engine") / "vllm")
+
+
 @pytest.fixture(scope="session")
 def little_lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A workspace with three runs of a small trainer, made once: copy it before changing anything.

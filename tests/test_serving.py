@@ -33,19 +33,16 @@ pytestmark = pytest.mark.ci
 TRACES = Path(__file__).parent / "traces"
 
 
-@pytest.fixture(scope="module")
-def env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return standin.environment(tmp_path_factory.mktemp("engine") / "vllm")
-
-
 @pytest.fixture
 def lab(workspace: Workspace) -> Path:
     standin.model(workspace.root / "outputs" / "tuned")
     return workspace.root
 
 
-def test_serve_chat_stop_and_every_answer_is_in_the_ledger(lab: Path, env: dict[str, str]) -> None:
-    done = labassist("serve", "outputs/tuned", "--port", "0", "--detach", "--note", "first", cwd=lab, env=env)
+def test_serve_chat_stop_and_every_answer_is_in_the_ledger(lab: Path, engine: dict[str, str]) -> None:
+    done = labassist(
+        "serve", "outputs/tuned", "--port", "0", "--detach", "--note", "first", cwd=lab, env=engine
+    )
     run = answer("show", "@last", cwd=lab)
     url = run["config"]["url"]
     for said in (
@@ -100,8 +97,8 @@ def test_serve_chat_stop_and_every_answer_is_in_the_ledger(lab: Path, env: dict[
 
 @pytest.mark.slow
 @pytest.mark.fault
-def test_a_server_that_gives_up_has_failed_though_it_says_0(lab: Path, env: dict[str, str]) -> None:
-    with serving(lab, env) as run:
+def test_a_server_that_gives_up_has_failed_though_it_says_0(lab: Path, engine: dict[str, str]) -> None:
+    with serving(lab, engine) as run:
         labassist("chat", run["id"], "giveup", cwd=lab, status=1)
         closed = ended(lab, run)
     assert (closed["state"], closed["exit"]) == ("failed", 1)
@@ -112,8 +109,8 @@ def test_a_server_that_gives_up_has_failed_though_it_says_0(lab: Path, env: dict
 @pytest.mark.slow
 @pytest.mark.fault
 @pytest.mark.parametrize("who", ["ours", "shim"])
-def test_whatever_is_killed_nothing_of_a_server_is_left(lab: Path, env: dict[str, str], who: str) -> None:
-    with serving(lab, env) as run:
+def test_whatever_is_killed_nothing_of_a_server_is_left(lab: Path, engine: dict[str, str], who: str) -> None:
+    with serving(lab, engine) as run:
         pids = json.loads((run_folder(lab, run) / "alive").read_text())
         before = group(run, lab)
         os.kill(pids["trainer" if who == "ours" else "shim"], signal.SIGKILL)
@@ -130,8 +127,8 @@ def _lives(pid: int) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.fault
-def test_a_server_outlives_its_supervisor_and_is_adopted(lab: Path, env: dict[str, str]) -> None:
-    with serving(lab, env) as run:
+def test_a_server_outlives_its_supervisor_and_is_adopted(lab: Path, engine: dict[str, str]) -> None:
+    with serving(lab, engine) as run:
         os.kill(int((run_folder(lab, run) / "supervised").read_text()), signal.SIGKILL)
         wait_until(lambda: answer("show", run["id"], cwd=lab).get("adopted"), "the adoption", 0.2)
         assert labassist("chat", run["id"], "still there", cwd=lab).stdout == "You said still there\n"
@@ -142,20 +139,20 @@ def test_a_server_outlives_its_supervisor_and_is_adopted(lab: Path, env: dict[st
 @pytest.mark.slow
 @pytest.mark.fault
 def test_a_server_that_dies_while_loading_shows_its_last_lines_and_the_cause(
-    lab: Path, env: dict[str, str]
+    lab: Path, engine: dict[str, str]
 ) -> None:
-    env = {**env, "VLLM_STANDIN": str(TRACES / "vllm-weights.log")}
-    done = labassist("serve", "outputs/tuned", "--port", "0", cwd=lab, env=env, status=1)
+    engine = {**engine, "VLLM_STANDIN": str(TRACES / "vllm-weights.log")}
+    done = labassist("serve", "outputs/tuned", "--port", "0", cwd=lab, env=engine, status=1)
     assert "Engine core initialization failed" in done.stderr
     assert "warning: the server died while it was loading: the weights are damaged: " in done.stdout
     assert answer("show", "@last", cwd=lab)["state"] == "failed"
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_the_server_that_is_followed(lab: Path, env: dict[str, str]) -> None:
+def test_ctrl_c_stops_the_server_that_is_followed(lab: Path, engine: dict[str, str]) -> None:
     words = [sys.executable, "-m", "labassist", "serve", "outputs/tuned", "--port", "0"]
     with subprocess.Popen(
-        words, cwd=lab, env={**os.environ, **env}, stderr=subprocess.PIPE, text=True
+        words, cwd=lab, env={**os.environ, **engine}, stderr=subprocess.PIPE, text=True
     ) as live:
         assert live.stderr is not None
         for line in live.stderr:
@@ -169,10 +166,10 @@ def test_ctrl_c_stops_the_server_that_is_followed(lab: Path, env: dict[str, str]
 
 @pytest.mark.slow
 @pytest.mark.fault
-def test_a_port_that_is_taken_is_said_with_by_whom(lab: Path, env: dict[str, str]) -> None:
-    with serving(lab, env) as run:
+def test_a_port_that_is_taken_is_said_with_by_whom(lab: Path, engine: dict[str, str]) -> None:
+    with serving(lab, engine) as run:
         taken = run["config"]["port"]
-        done = labassist("serve", "outputs/tuned", "--port", str(taken), cwd=lab, env=env, status=2)
+        done = labassist("serve", "outputs/tuned", "--port", str(taken), cwd=lab, env=engine, status=2)
         assert f"port {taken} is taken by run {run['id']}, a server of tuned" in done.stderr
         assert "--port 0" in done.stderr
     with socket.socket() as other, Ledger.open(lab / "ledger") as ledger:
@@ -188,12 +185,12 @@ def test_a_port_that_is_taken_is_said_with_by_whom(lab: Path, env: dict[str, str
 
 @pytest.mark.slow
 @pytest.mark.fault
-def test_two_servers_never_share_a_port(lab: Path, env: dict[str, str]) -> None:
-    slow = {**env, "VLLM_STANDIN_LOADS": "12"}
+def test_two_servers_never_share_a_port(lab: Path, engine: dict[str, str]) -> None:
+    slow = {**engine, "VLLM_STANDIN_LOADS": "12"}
     first = answer("serve", "outputs/tuned", "--port", "0", "--detach", "--no-wait", cwd=lab, env=slow)
     number, url = first["config"]["port"], first["config"]["url"]
     words = ("serve", "outputs/tuned", "--name", "second", "--port", str(number))
-    refused = labassist(*words, cwd=lab, env=env, status=2)
+    refused = labassist(*words, cwd=lab, env=engine, status=2)
     assert f"port {number} is taken by run {first['id']}, a server of tuned" in refused.stderr
     assert len(answer("runs", cwd=lab)["runs"]) == 1
     for words in (("chat", url, "hello"), ("chat", first["id"], "hello"), ("bench-serve", url)):
@@ -209,14 +206,14 @@ def test_two_servers_never_share_a_port(lab: Path, env: dict[str, str]) -> None:
 
 
 @pytest.mark.slow
-def test_an_open_address_needs_a_key_which_is_never_recorded(lab: Path, env: dict[str, str]) -> None:
-    done = labassist("serve", "outputs/tuned", "--host", "0.0.0.0", cwd=lab, env=env, status=2)
+def test_an_open_address_needs_a_key_which_is_never_recorded(lab: Path, engine: dict[str, str]) -> None:
+    done = labassist("serve", "outputs/tuned", "--host", "0.0.0.0", cwd=lab, env=engine, status=2)
     assert "no key is set" in done.stderr and "VLLM_API_KEY" in done.stderr
     key = "long-and-secret-0123456789abcdef"
-    env = {**env, "VLLM_API_KEY": key}
-    with serving(lab, env, "--host", "0.0.0.0") as run:
+    engine = {**engine, "VLLM_API_KEY": key}
+    with serving(lab, engine, "--host", "0.0.0.0") as run:
         assert "is open to whoever reaches this machine" in run["warnings"][0]
-        assert "or got none" not in labassist("chat", run["id"], "hi", cwd=lab, env=env).stderr
+        assert "or got none" not in labassist("chat", run["id"], "hi", cwd=lab, env=engine).stderr
         refused = labassist("chat", run["id"], "hi", cwd=lab, status=2)
         assert "asks for a key, and has got none" in refused.stderr
     for path in (lab / "ledger").rglob("*"):

