@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from terminal import APP, Terminal, needs_tmux, start_tiny, terminal
+from command import labassist
+from terminal import APP, Terminal, long_tiny, needs_tmux, start_tiny, terminal
 
 from labassist.ledger.store import Ledger
 from labassist.workspace import Workspace
@@ -24,6 +25,7 @@ from labassist.workspace import Workspace
 pytestmark = [pytest.mark.slow, needs_tmux, pytest.mark.ci]
 
 SIZES = [(80, 24), (160, 50)]
+JOB = "01-first-loop/train"
 
 
 @pytest.fixture
@@ -69,26 +71,22 @@ def test_golden_path_by_keys_alone(folder: Path, workspace: Workspace, size: tup
 
 
 def test_the_ledger_replays_with_progress_and_verdict(folder: Path, workspace: Workspace) -> None:
-    subprocess.run(
-        [sys.executable, "-m", "labassist", "run", "01-first-loop/train", "--profile", "tiny"],
-        cwd=workspace.root,
-        check=True,
-        capture_output=True,
-    )
+    labassist("run", JOB, "--profile", "tiny", "--set", "steps=600", cwd=workspace.root)
     with terminal(folder, workspace.root, APP) as shown:
         shown.wait("1 run")
         shown.keys("l")
         shown.wait("Ledger  1 run", "r replay")
         shown.keys("r")
-        shown.wait("replaying", "/120", deadline=120)
-        shown.wait("✓ BITWISE", "compared 120 steps", deadline=240)
+        shown.wait("replaying", "/600", deadline=120)
+        shown.wait("✓ BITWISE", "compared 600 steps", deadline=240)
 
 
 @pytest.mark.fault
 def test_a_killed_app_comes_back_to_the_same_run(folder: Path, workspace: Workspace) -> None:
+    long_tiny(workspace, 4000)
     with terminal(folder, workspace.root, APP) as shown:
         start_tiny(shown)
-        before = shown.wait("running", "step 1")
+        before = shown.wait("running", "step ")
         run = re.search(r"run (\w{6})", before)
         assert run
         os.kill(shown.pid(), signal.SIGKILL)
@@ -97,21 +95,16 @@ def test_a_killed_app_comes_back_to_the_same_run(folder: Path, workspace: Worksp
         shown.wait("Live: " + run[1])
         shown.keys("r")
         shown.wait(f"run {run[1]}", "running")
-        shown.wait("✓ finished", "step 120/120", deadline=240)
+        shown.wait("✓ finished", "step 4,000/4,000", deadline=240)
     with Ledger.open(workspace.ledger) as ledger:
         (document,) = ledger.runs.all()
         assert document["state"] == "finished"
-        assert document["step"] == 120
+        assert document["step"] == 4000
 
 
 @pytest.mark.fault
 def test_a_replay_survives_the_app(folder: Path, workspace: Workspace) -> None:
-    subprocess.run(
-        [sys.executable, "-m", "labassist", "run", "01-first-loop/train", "--profile", "tiny"],
-        cwd=workspace.root,
-        check=True,
-        capture_output=True,
-    )
+    labassist("run", JOB, "--profile", "tiny", "--set", "steps=600", cwd=workspace.root)
     with terminal(folder, workspace.root, APP) as shown:
         shown.wait("1 run")
         shown.keys("r")
@@ -126,7 +119,7 @@ def test_a_replay_survives_the_app(folder: Path, workspace: Workspace) -> None:
         shown.wait("Ledger")
         shown.keys("Down")
         shown.keys("Enter")
-        shown.wait("BITWISE", "compared 120 steps", deadline=240)
+        shown.wait("BITWISE", "compared 600 steps", deadline=240)
 
 
 @pytest.mark.fault
@@ -251,12 +244,7 @@ def test_the_language_of_the_texts_is_chosen_at_the_start(folder: Path, workspac
 
 
 def test_an_ascii_terminal_gets_ascii(folder: Path, workspace: Workspace) -> None:
-    subprocess.run(
-        [sys.executable, "-m", "labassist", "run", "01-first-loop/train", "--profile", "tiny"],
-        cwd=workspace.root,
-        check=True,
-        capture_output=True,
-    )
+    labassist("run", JOB, "--profile", "tiny", cwd=workspace.root)
     with terminal(folder, workspace.root, APP, env={"LC_ALL": "C", "LANG": "C"}) as shown:
         assert shown.wait("enter open", "01 The first loop").isascii()
         shown.keys("r")
@@ -269,6 +257,7 @@ def test_an_ascii_terminal_gets_ascii(folder: Path, workspace: Workspace) -> Non
 
 @pytest.mark.fault
 def test_two_apps_on_one_workspace_see_one_run(folder: Path, workspace: Workspace) -> None:
+    long_tiny(workspace, 2000)
     (folder / "a").mkdir()
     (folder / "b").mkdir()
     with (
@@ -282,7 +271,7 @@ def test_two_apps_on_one_workspace_see_one_run(folder: Path, workspace: Workspac
         other.keys("r")
         other.wait("running", "step ")
         for shown in (one, other):
-            shown.wait("✓ finished", "step 120/120", deadline=240)
+            shown.wait("✓ finished", "step 2,000/2,000", deadline=240)
 
 
 @pytest.mark.fault

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from command import answer, run_folder, wait_closed, wait_for_step, wait_until
-from terminal import Terminal, needs_tmux, start_tiny, terminal
+from terminal import Terminal, long_tiny, needs_tmux, start_tiny, terminal
 
 from labassist.ledger import curves
 from labassist.workspace import Workspace
@@ -79,17 +79,6 @@ def server(folder: Path) -> Iterator[Server]:
     running.stop()
 
 
-def long_tiny(workspace: Workspace) -> None:
-    """Make the tiny profile long enough to lose a link in, as a person would: by editing the job file."""
-    file = workspace.labs / "01-first-loop" / "train.toml"
-    text = file.read_text().replace("steps = 120\n", f"steps = {STEPS}\n")
-    file.write_text(
-        text.replace("every.eval = 40", "every.eval = 5000").replace(
-            "every.checkpoint = 30", "every.checkpoint = 5000"
-        )
-    )
-
-
 def shown_step(screen: str) -> int:
     found = re.search(r" step ([\d,]+)", screen)
     assert found, screen
@@ -125,7 +114,7 @@ def check_against_file(shown: Terminal, run: Path) -> int:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("loss", ["killed", "frozen"])
 def test_a_lost_link_loses_nothing(workspace: Workspace, folder: Path, server: Server, loss: str) -> None:
-    long_tiny(workspace)
+    long_tiny(workspace, STEPS, every=5000)
     with terminal(folder, workspace.root, server.command(workspace.root)) as first:
         first.wait("Welcome", "enter open")
         start_tiny(first)
