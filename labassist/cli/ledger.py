@@ -145,17 +145,15 @@ def _state(ledger: Ledger, document: dict[str, Any]) -> str:
 
 def summary(document: dict[str, Any]) -> str:
     """Return a run in a few lines, as it is printed when a run has ended."""
+    from labassist.ledger.curves import held_out
     from labassist.runs.live_line import number
 
     lines = [f"run {document['id']}  {document['job']}  {document['mode']}  {document['state']}"]
     steps = f"  step {document.get('step', 0)}"
     if document.get("total_steps") and document["total_steps"] >= document.get("step", 0):
         steps += f" of {document['total_steps']}"
-    values = [
-        f"{name} {number(value)}"
-        for name, value in document.get("last", {}).items()
-        if name in ("loss", "val_loss")
-    ]
+    last = document.get("last", {})
+    values = [f"{name} {number(last[name])}" for name in ("loss", held_out(last)) if name in last]
     money = (
         [f"{document['cost']:.2f} {document.get('currency', '')}".rstrip()] if document.get("cost") else []
     )

@@ -7,7 +7,7 @@ import time
 from typing import Any, TextIO
 
 from labassist.ledger.canonical import decode_number
-from labassist.ledger.curves import Tail
+from labassist.ledger.curves import Tail, held_out
 from labassist.ledger.store import Ledger
 
 _PLAIN_EVERY_S = 5.0
@@ -80,10 +80,11 @@ class LiveLine:
         total = document.get("total_steps", 0)
         step = self._values["step"]
         parts = [f"step {step:,}" + (f"/{total:,}" if total >= step else "")]
-        for name, label in (("loss", "loss"), ("lr", "lr"), ("val_loss", "val")):
+        for name in ("loss", "lr", held_out(self._values)):
             value = self._values.get(name)
             if isinstance(value, int | float):
-                parts.append(f"{label} {value:.2e}" if name == "lr" else f"{label} {number(float(value))}")
+                shown = f"{value:.2e}" if name == "lr" else number(float(value))
+                parts.append(f"{name.removesuffix('_loss')} {shown}")
         steps_per_s = self._steps_per_s()
         if steps_per_s:
             tokens = document.get("tokens_per_step", 0) * steps_per_s
