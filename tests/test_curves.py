@@ -169,6 +169,20 @@ def test_a_lineage_is_joined_at_its_checkpoints(tmp_path: Path) -> None:
     assert joined(ledger, "a", rank=1).series == {}
 
 
+def test_a_resume_without_a_step_of_its_own_gives_what_was_not_measured_before_it(tmp_path: Path) -> None:
+    ledger = Ledger.open(tmp_path, create=True)
+    ledger.write("start", {"id": "cut"})
+    write(ledger.run_folder("cut") / "metrics-rank0.jsonl", *({"step": i, "loss": 1.0 / i} for i in (1, 2)))
+    after = {"step": 2, "loss": 9.0, "eval_loss": 0.25}
+    for run, rows in (("done", [after]), ("further", [after, {"step": 3, "loss": 0.125}])):
+        ledger.write("start", {"id": run, "resumed_from": {"run": "cut", "step": 2}})
+        write(ledger.run_folder(run) / "metrics-rank0.jsonl", *rows)
+    done, further = (joined(ledger, run).series for run in ("done", "further"))
+    assert dict(done["loss"]) == {1: 1.0, 2: 0.5} and dict(done["eval_loss"]) == {2: 0.25}
+    # What a resume measures again before it goes on, no unbroken run has.
+    assert dict(further["loss"]) == {1: 1.0, 2: 0.5, 3: 0.125} and "eval_loss" not in further
+
+
 def test_a_broken_lineage_is_said(tmp_path: Path) -> None:
     ledger = Ledger.open(tmp_path, create=True)
     ledger.write("start", {"id": "a", "resumed_from": {"run": "gone", "step": 4}})

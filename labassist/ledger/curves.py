@@ -202,7 +202,8 @@ def joined(ledger: Ledger, run_id: str, *, rank: int = 0) -> Curve:
     """Return the curve of a run's whole lineage, as if it had never been interrupted.
 
     Of each run that was resumed from, the steps up to and including the checkpoint; then the next segment.
-    The dropped steps stay in the earlier run's own file. `t` starts again with each segment. Raises
+    The dropped steps stay in the earlier run's own file. A resume that had no step left to make gives what
+    the earlier run did not live to measure after its last one. `t` starts again with each segment. Raises
     LedgerError when a run of the lineage is not in the ledger or the lineage is a circle.
     """
     segments: list[tuple[str, int, int | None]] = []
@@ -222,7 +223,10 @@ def joined(ledger: Ledger, run_id: str, *, rank: int = 0) -> Curve:
         current = origin["run"]
     reader = _Reader()
     for name, first, until in reversed(segments):
-        reader.read(ledger.run_folder(name) / f"metrics-rank{rank}.jsonl", first=first, last=until)
+        path = ledger.run_folder(name) / f"metrics-rank{rank}.jsonl"
+        rows = reader.read(path, first=first, last=until)
+        if name == run_id and first and not rows:
+            reader.read(path, first=first - 1, last=first - 1, lacking=True)
     return reader.curve()
 
 
@@ -235,9 +239,12 @@ class _Reader:
         self._series: dict[str, Series] = {}
         self._bytes = 0
 
-    def read(self, path: Path, *, first: int = 0, last: int | None = None) -> None:
-        """Add the rows of a file whose step is from `first` to `last`, both included."""
-        self._bytes = 0
+    def read(self, path: Path, *, first: int = 0, last: int | None = None, lacking: bool = False) -> int:
+        """Add the rows of a file whose step is from `first` to `last`, both included; return how many those are.
+
+        With `lacking`, only what has no value at that step yet is taken.
+        """
+        self._bytes = rows = 0
         try:
             with path.open("rb") as file:
                 for number, line in enumerate(file, 1):
@@ -246,11 +253,13 @@ class _Reader:
                     self._bytes += len(line)
                     row = _row(line, path, number)
                     if first <= row["step"] and (last is None or row["step"] <= last):
-                        self._add(row, path, number)
+                        rows += 1
+                        self._add(row, path, number, lacking)
         except FileNotFoundError:
-            return
+            return 0
         except OSError as error:
             raise LedgerError(f"cannot be read: {error.strerror}", where=str(path)) from error
+        return rows
 
     def curve(self) -> Curve:
         """Return what was read."""
@@ -258,7 +267,7 @@ class _Reader:
             column.settle()
         return Curve(array("q", self._every), dict(self._series), self._t, self._bytes)
 
-    def _add(self, row: dict[str, Any], path: Path, number: int) -> None:
+    def _add(self, row: dict[str, Any], path: Path, number: int, lacking: bool) -> None:
         step = row.pop("step")
         self._every.add(step, 0.0)
         if "t" in row:
@@ -267,7 +276,7 @@ class _Reader:
             column = self._series.get(name)
             if column is None:
                 column = self._series[name] = Series()
-            if not column.add(step, value):
+            if not column.add(step, value) and not lacking:
                 raise LedgerError(f"{name} was recorded twice at step {step}", where=f"{path} line {number}")
 
 
