@@ -76,6 +76,23 @@ def test_an_output_that_changes_diverges_and_names_it(lab: Path) -> None:
     assert (replayed["verdict"], replayed["first_difference"]) == ("DIVERGED", {"path": "dice.bin"})
 
 
+@pytest.mark.fault
+def test_any_output_lets_the_run_be_closed_and_what_is_lacking_is_said(lab: Path) -> None:
+    """A file name that is not UTF-8, an output that nobody can read, one that was not made."""
+    (lab / "odd.py").write_text(
+        "import os\nos.makedirs('odd')\nopen(b'odd/\\xff', 'w').close()\n"
+        "os.symlink('/proc/self/mem', 'unreadable')\n"
+    )
+    words = ("--out", "odd", "--out", "unreadable", "--out", "nothing", "--", "python", "odd.py")
+    made = run(lab, *words)
+    shutil.rmtree(lab / "odd")
+    (lab / "unreadable").unlink()
+    assert (made["state"], made["exit"]) == ("finished", 0)
+    assert [bool(out["sha256"]) for out in made["outputs"]] == [True, False, False]
+    assert [line.partition(" was declared")[0] for line in made["warnings"]] == ["unreadable", "nothing"]
+    assert "cannot be read" in made["warnings"][0] and "was not made" in made["warnings"][1]
+
+
 def test_without_outputs_and_recorder_there_is_nothing_to_compare(lab: Path) -> None:
     made = run(lab, "--", "python", "make.py")
     replayed = answer("replay", made["id"], cwd=lab, status=5)

@@ -23,13 +23,13 @@ import msgspec
 from labassist.errors import CheckpointError
 from labassist.ledger import answers, curves, room, secrets
 from labassist.ledger.kept import named
-from labassist.ledger.records import Checkpoint, Input, Kept, Seal, to_document
+from labassist.ledger.records import Checkpoint, Input, Seal, to_document
 from labassist.ledger.store import Ledger
 from labassist.ledger.verdict import changed_settings
 from labassist.record.inspect import committed, folder_of, inspect, manifest_file, read_manifest
 from labassist.record.protocol import file_sha256
 from labassist.runs import life
-from labassist.runs.belongings import folder_digest
+from labassist.runs.belongings import made
 
 KEPT_INPUT_BYTES = 4 * 1024 * 1024
 """Inputs up to this size are kept as objects, so that a replay needs nothing else."""
@@ -260,6 +260,9 @@ class Absorber:
         order = self.folder / "order.json"
         seconds = life.last_sign(self.folder) - order.stat().st_mtime if order.exists() else 0.0
         seals = self.ledger.objects.put_json(self._seals())
+        declared = (self.ledger.run(self.run_id) or {}).get("outputs", [])
+        # Before the change, which keeps every other writer waiting: an output may be 15 GB.
+        outputs, troubles = made(self.workspace, declared)
 
         def change(run: dict[str, Any]) -> dict[str, Any]:
             run.update(outcome)
@@ -275,7 +278,10 @@ class Absorber:
                 run["answers"] = kept
             if run.get("price"):
                 run["cost"] = round(run["price"] * run["seconds"] / 3600, 4)
-            run["outputs"] = self._outputs(run.get("outputs", []))
+            run["outputs"] = outputs
+            if outcome["state"] == "finished":
+                for line in troubles:
+                    run["warnings"] = room.added(run.get("warnings", []), line)
             return {key: value for key, value in run.items() if value not in ("", [], {}, None)}
 
         kind = "lost" if outcome["state"] == "lost" else "end"
@@ -360,25 +366,6 @@ class Absorber:
             if path.exists():
                 seals[path.name] = Seal(path.stat().st_size, file_sha256(path))
         return {name: to_document(seal) for name, seal in sorted(seals.items())}
-
-    def _outputs(self, declared: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        found = []
-        for output in declared:
-            path = self.workspace / output["path"]
-            if path.is_file():
-                kept = Kept(output["path"], path.stat().st_size, file_sha256(path), stored=False)
-                found.append(to_document(kept))
-            elif path.is_dir():
-                found.append(to_document(_folder(output["path"], path)))
-            else:
-                found.append({**output, "stored": False})
-        return found
-
-
-def _folder(name: str, path: Path) -> Kept:
-    """Return a folder as one output."""
-    total = sum(one.stat().st_size for one in path.rglob("*") if one.is_file())
-    return Kept(name, total, folder_digest(path), stored=False)
 
 
 def _short(versions: dict[str, Any]) -> dict[str, str]:

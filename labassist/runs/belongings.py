@@ -6,6 +6,7 @@ They travel only while they are still what the run recorded, and are put only wh
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -15,6 +16,7 @@ from labassist.ledger import foreign, room
 from labassist.ledger.gitcmd import open_repository
 from labassist.ledger.kept import listing
 from labassist.ledger.objects import Objects
+from labassist.ledger.records import Kept, to_document
 from labassist.ledger.store import Ledger
 from labassist.record.inspect import committed, folder_of, read_manifest
 from labassist.record.protocol import file_sha256
@@ -74,7 +76,27 @@ def folder_digest(path: Path) -> str:
 def folder_digest_of(hashes: dict[str, str]) -> str:
     """Return the digest of a folder whose files, by their path in it, have these hashes."""
     names = sorted(hashes, key=PurePosixPath)
-    return hashlib.sha256("".join(f"{hashes[name]} {name}\n" for name in names).encode()).hexdigest()
+    return hashlib.sha256(os.fsencode("".join(f"{hashes[name]} {name}\n" for name in names))).hexdigest()
+
+
+def made(workspace: Path, declared: Iterable[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return declared outputs as they are now, and one line for each that is not there or cannot be read."""
+    found, troubles = [], []
+    for output in declared:
+        path = workspace / output["path"]
+        try:
+            files = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
+            size = sum(one.stat().st_size for one in files)
+            found.append(to_document(Kept(output["path"], size, digest_of(path), stored=False)))
+            why = "" if found[-1]["sha256"] else "it was not made"
+        except OSError as error:
+            found.append({**output, "stored": False})
+            why = f"it cannot be read: {error.strerror}"
+        if why:
+            troubles.append(
+                f"{output['path']} was declared as an output, and {why}; a replay cannot compare it"
+            )
+    return found, troubles
 
 
 def is_open(inside: str) -> bool:
