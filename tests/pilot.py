@@ -122,6 +122,14 @@ def shown(app: LabApp) -> str:
     return "\n".join("".join(segment.text for segment in strip).rstrip() for strip in strips)
 
 
+async def until_gone(pilot: Pilot[int], app: LabApp, text: str, deadline: float = 30.0) -> None:
+    """Wait until the screen does not show a text any more."""
+    end = time.monotonic() + deadline
+    while text in (screen := shown(app)):
+        assert time.monotonic() < end, f"{text!r} did not go away:\n{screen}"
+        await pilot.pause(0.05)
+
+
 async def until(pilot: Pilot[int], app: LabApp, *texts: str, deadline: float = 30.0) -> str:
     """Wait until the screen shows every text, and return it."""
     end = time.monotonic() + deadline

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from course_lab import CHECKS, DOUBLE, FILES, loaded, record
 from course_lab import write as write_lab
+from held import hold
 from pilot import play, shown, until
 from rich.cells import cell_len
 from textual.pilot import Pilot
@@ -85,8 +86,11 @@ def test_reading_guessing_and_going_on(workspace: Workspace) -> None:
     play(workspace, script)
 
 
-def test_keys_pressed_while_something_is_kept_are_taken_when_it_is(workspace: Workspace) -> None:
+def test_keys_pressed_while_something_is_kept_are_taken_when_it_is(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_lab(workspace)
+    go = hold("run", tmp_path, monkeypatch)
 
     async def reads_and_guesses(pilot: Pilot[int], app: LabApp) -> None:
         await open_lab(pilot, app)
@@ -99,6 +103,7 @@ def test_keys_pressed_while_something_is_kept_are_taken_when_it_is(workspace: Wo
         for key in ("a", "h", "b", "space"):
             app.simulate_key(key)  # all at once, as a slow machine gets them
         await until(pilot, app, "Your guess: a, fall", "hint 1 of 3  a nudge", "starting labassist run")
+        go.touch()
 
     play(workspace, reads_and_guesses)
 
@@ -205,15 +210,19 @@ def test_a_run_whose_file_was_edited_after_its_check_asks_for_a_new_run(workspac
     play(workspace, script)
 
 
-def test_what_ends_during_a_check_begins_the_check_again(workspace: Workspace) -> None:
+def test_what_ends_during_a_check_begins_the_check_again(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go, passes = hold("runs", tmp_path, monkeypatch), tmp_path / "passes"
+    waits = f"import os, time\n    while not os.path.exists({str(passes)!r}): time.sleep(0.01)\n    "
     run = 'run = { job = "train", profile = "tiny", set = ["optim.lr=2.0"] }'
     assert run in FILES["lab.toml"]
     write_lab(
         workspace,
         lab_toml=FILES["lab.toml"].replace(run, 'run = { command = ["runs"] }'),
-        checks_py=CHECKS.replace(
-            'run = found.run("fast")', 'import time; time.sleep(2); run = found.run("plain")'
-        ).replace("def measured_fast", "def unused"),
+        checks_py=CHECKS.replace('run = found.run("fast")', f'{waits}run = found.run("plain")').replace(
+            "def measured_fast", "def unused"
+        ),
     )
     begun(workspace, "fast")
 
@@ -224,7 +233,9 @@ def test_what_ends_during_a_check_begins_the_check_again(workspace: Workspace) -
         await until(pilot, app, "c check")
         await pilot.press("c", "space")
         await until(pilot, app, "space give it up")
+        go.touch()
         await until(pilot, app, "space run", "c give the check up")
+        passes.touch()
         await until(pilot, app, "Check ✓ the loss falls", "passed; n goes on")
 
     play(workspace, script)
@@ -600,10 +611,14 @@ def test_a_text_in_wide_characters_is_drawn_by_its_own_rules() -> None:
     assert ("运行", "strong") in drawn(text, 200, words.UNICODE)[0]
 
 
-def test_a_price_and_limits_are_typed_once_and_go_with_what_is_started(workspace: Workspace) -> None:
+def test_a_price_and_limits_are_typed_once_and_go_with_what_is_started(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In the form before any job and in a lab's step; what cannot be is said in a line."""
     write_lab(workspace)
     begun(workspace, "plain")
+    go = hold("run", tmp_path, monkeypatch)
+    go.touch()
 
     async def script(pilot: Pilot[int], app: LabApp) -> None:
         await until(pilot, app, "90 A small lab")
@@ -625,8 +640,10 @@ def test_a_price_and_limits_are_typed_once_and_go_with_what_is_started(workspace
         await until(pilot, app, "step 3 of 5", "0.45 USD an hour", "space run")
         await pilot.press("dollar_sign", "end", *["backspace"] * 25, *"price=0.5", "enter")
         await until(pilot, app, "0.5 USD an hour")
+        go.unlink()
         await pilot.press("space")
         await until(pilot, app, "starting labassist run")
+        go.touch()
         while len(app.runs.runs if app.runs else ()) < 2:
             await pilot.pause(0.05)
         assert app.runs is not None

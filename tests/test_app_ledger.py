@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pilot import Written, document, play, shown, until, written_ledger  # noqa: F401 - a fixture
+from pilot import Written, document, play, until, until_gone, written_ledger  # noqa: F401 - a fixture
 from rich.cells import cell_len
 from textual.pilot import Pilot
 
@@ -260,8 +260,7 @@ def test_the_tabs_of_a_run_and_a_note(written: Written) -> None:
         await pilot.press("down", "enter", "2")
         await until(pilot, app, "[2 log]", "end of it")  # a long line is folded
         await pilot.press("f")
-        await pilot.pause(0.1)
-        assert "end of it" not in shown(app)
+        await until_gone(pilot, app, "end of it")
         await pilot.press(*["right"] * 24)
         await until(pilot, app, "end of it")
         await pilot.press("3")

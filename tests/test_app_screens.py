@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from course_lab import write as write_lab
+from held import hold
 from pilot import SIZES, Written, play, shown, until, written_ledger  # noqa: F401 - a fixture
 from textual.pilot import Pilot
 from textual.widget import Widget
@@ -318,8 +319,11 @@ def test_a_read_only_ledger_is_shown_and_left_alone(
     assert (written.workspace.ledger / "journal.jsonl").read_bytes() == before
 
 
-def test_a_refused_start_says_why_in_one_line(workspace: Workspace) -> None:
+def test_a_refused_start_says_why_in_one_line(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shutil.rmtree(workspace.root / ".git")
+    go = hold("run", tmp_path, monkeypatch)
 
     async def script(pilot: Pilot[int], app: LabApp) -> None:
         await until(pilot, app, "Welcome")
@@ -328,6 +332,7 @@ def test_a_refused_start_says_why_in_one_line(workspace: Workspace) -> None:
         app.screen.query_one(Rows)._go(_job(app, "01-first-loop/train"))
         await pilot.press("enter", "enter")
         await until(pilot, app, "starting 01-first-loop/train")
+        go.touch()
         screen = await until(pilot, app, "! ", "git")
         assert "Traceback" not in screen
         assert isinstance(app.screen, JobsScreen)
