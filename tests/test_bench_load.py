@@ -26,11 +26,14 @@ def test_arrivals_are_poisson() -> None:
 def test_a_closed_loop_has_so_many_in_flight_and_no_more() -> None:
     now, most = [0], [0]
     lock = threading.Lock()
+    together = threading.Barrier(5)
 
     def answer(handler: BaseHTTPRequestHandler, number: int) -> None:
         with lock:
             now[0] += 1
             most[0] = max(most[0], now[0])
+        if number < 5:
+            together.wait(10)  # the first five are here at once, or it breaks
         time.sleep(0.02)
         with lock:
             now[0] -= 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,14 +27,20 @@ def test_a_kill_waits_for_a_save_that_has_begun(due: int, waits: bool, tmp_path:
     place = tmp_path / "checkpoints" / "step-00000005.manifest.json"
     place.parent.mkdir()
 
+    over = threading.Event()
+
     def seal() -> None:
-        time.sleep(0.3)
+        over.wait(0.3 if waits else 30)
         place.write_text("{}")
+
+    def end(_folder: Path) -> None:
+        seen.append(place.exists())
+        over.set()
 
     sealing = threading.Thread(target=seal)
     sealing.start()
     seen: list[bool] = []
-    experiment._end_at(tmp_path, 8, due, lambda _folder: seen.append(place.exists()))
+    experiment._end_at(tmp_path, 8, due, end)
     assert seen == [waits]
     sealing.join()
 
