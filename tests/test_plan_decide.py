@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from plans import ask
 
+from labassist import content
 from labassist.cli.main import main
 from labassist.planner import claims, decide
 
@@ -30,6 +31,10 @@ def test_a_decision_is_a_record_with_reasons(capsys: pytest.CaptureFixture[str])
     _, good = ask(capsys, *words.split())
     assert (good["met"], good["open"]) == (4, 0)
     assert good["alternatives"][0]["lab"] == "07-qlora"
+    assert all(
+        (content.root() / "labs" / one["lab"]).is_dir()
+        for one in good["alternatives"] + empty["alternatives"]
+    )
     _, noisy = ask(capsys, *words.replace("--errors 4", "--errors 80").split())
     assert [one["state"] for one in noisy["conditions"]] == ["met", "met", "not met", "met"]
     # Twenty points on ten examples may be noise.

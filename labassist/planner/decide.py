@@ -103,7 +103,7 @@ def conditions(facts: Facts, limits: dict[str, dict[str, Any]]) -> list[Conditio
 def _gap(facts: Facts, least: float) -> tuple[bool | None, str]:
     got, wanted, n = facts.prompt_score, facts.target_score, facts.eval_size
     if got is None or wanted is None:
-        return None, "not known: write 200 examples and score the best prompt on them (lab 11-prompt-and-rag)"
+        return None, "not known: write 200 examples and score the best prompt on them"
     for name, score in (("--prompt-score", got), ("--target-score", wanted)):
         if not 0 <= score <= 1:
             raise InputError(f"{score:g} is not from 0 to 1", where=name)
@@ -120,7 +120,7 @@ def _gap(facts: Facts, least: float) -> tuple[bool | None, str]:
 
 def _examples(facts: Facts, least: float) -> tuple[bool | None, str]:
     if facts.examples is None:
-        return None, "not known: count them after duplicates are gone (lab 06-data)"
+        return None, "not known: count them after duplicates are gone"
     if facts.examples < 0:
         raise InputError(f"{facts.examples} is no number of examples", where="--examples")
     return facts.examples >= least, f"{facts.examples:,} examples"
@@ -128,7 +128,7 @@ def _examples(facts: Facts, least: float) -> tuple[bool | None, str]:
 
 def _labels(facts: Facts, most: float) -> tuple[bool | None, str]:
     if facts.sample is None or facts.errors is None:
-        return None, "not known: check 100 labels by hand (lab 06-data)"
+        return None, "not known: check 100 labels by hand"
     low, high = wilson(facts.errors, facts.sample)
     share = f"{facts.errors} of {facts.sample} labels wrong: {100 * low:.1f} to {100 * high:.1f}% (95%)"
     if high <= most:
@@ -154,11 +154,11 @@ def _hours(facts: Facts, factor: float) -> tuple[bool | None, str]:
 
 
 def alternatives(facts: Facts, found: list[Condition]) -> list[dict[str, str]]:
-    """Return what to try, the most sensible first, each with the lab that shows it."""
+    """Return what to try, the most sensible first, each with the lab that shows it, empty where there is none."""
     met = {one.name: one.met for one in found}
     ranked: list[tuple[float, str, str, str]] = []
 
-    def add(rank: float, name: str, why: str, lab: str) -> None:
+    def add(rank: float, name: str, why: str, lab: str = "") -> None:
         ranked.append((rank, name, why, lab))
 
     prompt = "hours instead of days, and the measure that everything else must beat"
@@ -166,7 +166,6 @@ def alternatives(facts: Facts, found: list[Condition]) -> list[dict[str, str]]:
         0 if met["gap"] is not True else 6,
         "a better prompt, with examples in it",
         prompt,
-        "11-prompt-and-rag",
     )
     if facts.facts_change is not False:
         add(
@@ -175,29 +174,18 @@ def alternatives(facts: Facts, found: list[Condition]) -> list[dict[str, str]]:
             "what changes is looked up, not trained in"
             if facts.facts_change
             else "if what must be known changes often",
-            "11-prompt-and-rag",
         )
     if met["label_errors"] is not True or met["examples"] is not True:
-        add(2, "cleaner and more data first", "a model learns the errors of its labels too", "06-data")
+        add(2, "cleaner and more data first", "a model learns the errors of its labels too")
     ready = all(value is True for value in met.values())
     add(
         3 if not ready else -1,
         "QLoRA on one card",
-        "all four conditions are met" if ready else "when the conditions that are open are met",
+        "all four conditions are met" if ready else "once all four conditions are met",
         "07-qlora",
     )
-    add(
-        7,
-        "a larger base with the same prompt",
-        "costs answers, not training: compare by the same set",
-        "09-evaluate",
-    )
-    add(
-        8,
-        "distil a large model that is good enough",
-        "when only the price of an answer is wrong",
-        "12-distil",
-    )
+    add(7, "a larger base with the same prompt", "costs answers, not training: compare by the same set")
+    add(8, "distil a large model that is good enough", "when only the price of an answer is wrong")
     return [{"name": name, "why": why, "lab": lab} for _, name, why, lab in sorted(ranked)]
 
 

@@ -163,7 +163,8 @@ def decide_text(answer: dict[str, Any]) -> str:
         lines.append(f"           threshold {one['threshold']:g}: {one['source']}")
     lines.append("what to try, in this order:")
     for number, one in enumerate(answer["alternatives"], 1):
-        lines.append(f"  {number}. {one['name']}: {one['why']} (lab {one['lab']})")
+        lab = f" (lab {one['lab']})" if one["lab"] else ""
+        lines.append(f"  {number}. {one['name']}: {one['why']}{lab}")
     return "\n".join(lines)
 
 
