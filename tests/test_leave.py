@@ -45,7 +45,7 @@ def test_a_destination_that_cannot_be_ends_no_training(
         (f"{tmp_path}/file", "File exists; nothing was stopped"),
         (f"{tmp_path}/no/such/x.tar", "No such file or directory; nothing was stopped"),
         (f"far:{tmp_path}/no/such", "No such file or directory; nothing was stopped"),
-        ("dead:labs/", "Connection timed out; nothing was stopped"),
+        ("dead:labs/", "Connection timed out; nothing was stopped; see that `ssh dead` works, then"),
     ):
         done = labassist("leave", target, cwd=box, env=link, status=2)
         assert says in done.stderr and len(done.stderr.splitlines()) == 1

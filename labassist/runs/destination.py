@@ -97,7 +97,9 @@ def _there(folder: Remote) -> Destination:
     try:
         told = folder.run(_ASK.format(path=folder.quoted)).decode("utf-8", "replace")
     except LedgerError as error:
-        raise LedgerError(f"{error.what}; nothing was stopped", where=str(folder), mend=_MEND) from error
+        raise LedgerError(
+            f"{error.what}; nothing was stopped", where=str(folder), mend=error.mend or _MEND
+        ) from error
     facts, whole, mounts = told.partition("mounts\n")
     if not whole:
         raise LedgerError("its answer was cut; nothing was stopped", where=str(folder), mend="run it again")
