@@ -53,12 +53,11 @@ def register(sub: Subparsers) -> None:
         inner,
         "prove",
         prove,
-        help="run a job unbroken and interrupted, and say whether the resumed run is the same bit for bit; "
-        "a script writes into its own output_dir, which must hold no checkpoints of other runs",
+        help="run a job unbroken and interrupted, and say whether the resumed run is the same bit for bit",
         example="labassist ckpt prove 01-first-loop/train --profile tiny --at 50\n"
         "labassist ckpt prove --kill -- python my_train.py\n"
         "labassist ckpt prove -- torchrun --standalone --nproc-per-node 2 my_train.py",
-        takes_rest=True,
+        takes_rest="a training script in place of a job; its output_dir must hold no checkpoints of other runs",
     )
     _run_options(parser)
     parser.add_argument(
@@ -91,12 +90,15 @@ def register(sub: Subparsers) -> None:
         action="append",
         default=[],
         metavar="STATE",
-        help="leave out only this state; may be repeated (default: each of the six)",
+        help="leave out only this one: model, optimizer, scheduler, scaler, rng or data_position; may be repeated "
+        "(default: each of the six)",
     )
 
 
 def _run_options(parser: Parser) -> None:
     """Add what says which runs are made; the names and meanings are those of `labassist run`."""
+    from labassist.cli.parsing import THREADS
+
     parser.add_argument("job", nargs="?", metavar="JOB", help="LAB/JOB, as 01-first-loop/train")
     parser.add_argument("--profile", metavar="NAME", help="numbers to start from: tiny, laptop, gpu …")
     parser.add_argument("--config", metavar="FILE", help="a TOML file of overrides")
@@ -104,7 +106,7 @@ def _run_options(parser: Parser) -> None:
         "--set", action="append", default=[], metavar="K=V", dest="sets", help="one override; may be repeated"
     )
     parser.add_argument("--seed", type=int, default=1337, metavar="N", help="seed of every generator (1337)")
-    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads of the trainer")
+    parser.add_argument("--threads", type=int, metavar="N", help=THREADS)
     parser.set_defaults(mode="exact", note="", out=[], card="")
 
 

@@ -27,7 +27,9 @@ def register(sub: Subparsers) -> None:
         example="labassist labs\nlabassist labs --map\nlabassist labs lint --static 01-first-loop",
     )
     parser.add_argument("--map", action="store_true", help="the route by weeks, with hours and money")
-    inner = parser.add_subparsers(metavar="lint", dest="labs_command", parser_class=type(parser))
+    inner = parser.add_subparsers(
+        title="commands", metavar="[lint]", dest="labs_command", parser_class=type(parser)
+    )
     linter = command(
         inner,
         "lint",
@@ -68,7 +70,10 @@ def register(sub: Subparsers) -> None:
 
 def _language(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--lang", choices=("en", "zh"), default="en", help="language of the texts, where there"
+        "--lang",
+        choices=("en", "zh"),
+        default="en",
+        help="language of the texts, where a lab has them in it (en)",
     )
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def register(sub: Subparsers) -> None:
     """Add the commands of this group."""
-    from labassist.cli.parsing import command
+    from labassist.cli.parsing import RUN, command
 
     parser = command(
         sub,
@@ -21,7 +21,7 @@ def register(sub: Subparsers) -> None:
         help="show a run's curves: in the terminal, as CSV or as a picture",
         example="labassist curve @last\nlabassist curve @last loss lr --csv curve.csv --png curve.png",
     )
-    parser.add_argument("run", metavar="RUN", help="id, unique prefix, @last, @-2 or @JOB")
+    parser.add_argument("run", metavar="RUN", help=RUN)
     parser.add_argument("series", nargs="*", metavar="SERIES", help="loss, lr … (default: the losses)")
     parser.add_argument("--csv", metavar="FILE", help="write every value exactly; - is standard output")
     parser.add_argument("--png", metavar="FILE", help="draw a picture (needs Pillow)")

@@ -19,7 +19,7 @@ CHECKPOINTS = ("last", "all", "none")
 
 def register(sub: Subparsers) -> None:
     """Add the commands of this group."""
-    from labassist.cli.parsing import command
+    from labassist.cli.parsing import RUN, command
 
     parser = command(
         sub,
@@ -29,9 +29,19 @@ def register(sub: Subparsers) -> None:
         example="labassist export @last --to bundle -o run.tar\nlabassist export @last --to html -o run.html\n"
         "labassist export --all --to csv -o tables",
     )
-    parser.add_argument("runs", nargs="*", metavar="RUN", help="id, unique prefix, @last, @-2 or @JOB")
-    parser.add_argument("--to", required=True, choices=tuple(FORMATS), help="what to make")
-    parser.add_argument("-o", "--output", metavar="PATH", help="where to write it")
+    parser.add_argument("runs", nargs="*", metavar="RUN", help=RUN)
+    parser.add_argument(
+        "--to",
+        required=True,
+        choices=tuple(FORMATS),
+        help="the form; script: a fine-tuning job as a plain Python script",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="PATH",
+        help="where to write it (default: a name by what it is, in this folder)",
+    )
     parser.add_argument("--all", action="store_true", help="every run that has ended")
     _checkpoints(parser)
     _with_files(parser)

@@ -15,7 +15,7 @@ MOST_CURVES = 8
 
 def register(sub: Subparsers) -> None:
     """Add the commands of this group."""
-    from labassist.cli.parsing import command
+    from labassist.cli.parsing import RUN, command
 
     parser = command(
         sub,
@@ -29,12 +29,12 @@ def register(sub: Subparsers) -> None:
         action="append",
         default=[],
         metavar="EXPR",
-        help="KEY=VALUE, KEY>N, KEY<N …; may be repeated",
+        help="KEY=VALUE, KEY!=VALUE, KEY>N, KEY<=N …, KEY~PART; may be repeated",
     )
     parser.add_argument("--sort", metavar="KEY", help="sort by a key of the record, as last.loss")
 
     parser = command(sub, "show", show, help="print one run's record", example="labassist show @last")
-    parser.add_argument("run", metavar="RUN", help="id, unique prefix, @last, @-2 or @JOB")
+    parser.add_argument("run", metavar="RUN", help=RUN)
 
     parser = command(
         sub,
@@ -43,8 +43,8 @@ def register(sub: Subparsers) -> None:
         help="keep a note with a run",
         example='labassist note @last "clip off, oscillates"',
     )
-    parser.add_argument("run", metavar="RUN", help="id, unique prefix, @last, @-2 or @JOB")
-    parser.add_argument("text", metavar="TEXT")
+    parser.add_argument("run", metavar="RUN", help=RUN)
+    parser.add_argument("text", metavar="TEXT", help="kept below what was noted before")
 
     parser = command(
         sub,
@@ -53,10 +53,15 @@ def register(sub: Subparsers) -> None:
         help="re-run the recorded code and config, and say whether the result is the same",
         example="labassist replay @last",
     )
-    parser.add_argument("run", metavar="RUN", help="id, unique prefix, @last, @-2 or @JOB")
+    parser.add_argument("run", metavar="RUN", help=RUN)
     parser.add_argument("--segment", action="store_true", help="only this segment, from its checkpoint")
     parser.add_argument("--force", action="store_true", help="compare although it cannot be exact here")
-    parser.add_argument("--tolerance", default="", metavar="NAME", help="fp32, bf16 or fp16")
+    parser.add_argument(
+        "--tolerance",
+        default="",
+        metavar="NAME",
+        help="WITHIN_NOISE within the bounds of this type: fp32, bf16 or fp16",
+    )
     parser.add_argument(
         "--current-labassist",
         action="store_true",
@@ -70,8 +75,8 @@ def register(sub: Subparsers) -> None:
         help="what differs between two runs, and the first step at which",
         example="labassist diff @-2 @last",
     )
-    parser.add_argument("a", metavar="A", help="id, unique prefix, @last, @-2 or @JOB")
-    parser.add_argument("b", metavar="B", help="id, unique prefix, @last, @-2 or @JOB")
+    parser.add_argument("a", metavar="A", help=RUN)
+    parser.add_argument("b", metavar="B", help=RUN)
 
 
 def runs(args: argparse.Namespace) -> int:

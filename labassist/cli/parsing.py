@@ -13,6 +13,11 @@ if TYPE_CHECKING:
 
 Handler = Callable[[argparse.Namespace], int]
 
+RUN = "id, the start of it or of its last part, @last, @-2 or @LAB/JOB"
+"""How a run is named, for the help of every argument that takes one."""
+
+THREADS = "CPU threads of the trainer (default: the job's, or every core)"
+
 
 class UsageError(Exception):
     """The command line itself cannot be read; the message is the whole line."""
@@ -88,12 +93,13 @@ def command(
     *,
     help: str,
     example: str,
-    takes_rest: bool = False,
+    takes_rest: str = "",
 ) -> Parser:
     """Add a command and return its parser, for its own arguments.
 
     `help` is one line; `example` is one or more command lines shown at the end of `--help`. With
-    `takes_rest`, what stands after the first `--` comes untouched as `args.rest` (None without a `--`).
+    `takes_rest`, what stands after the first `--` comes untouched as `args.rest` (None without a `--`);
+    it says in the help what that is.
     """
     lines = "\n".join(f"  {line}" for line in example.strip().splitlines())
     parser = sub.add_parser(
@@ -103,5 +109,7 @@ def command(
         epilog=f"example:\n{lines}",
     )
     common(parser)
-    parser.set_defaults(handler=handler, takes_rest=takes_rest)
+    if takes_rest:
+        parser.add_argument_group("after --", takes_rest)
+    parser.set_defaults(handler=handler, takes_rest=bool(takes_rest))
     return parser

@@ -13,6 +13,8 @@ from labassist.errors import InputError
 if TYPE_CHECKING:
     from labassist.cli.parsing import Subparsers
 
+PRICES = "your price table (default: templates/prices.toml where there is one, else labassist's own)"
+
 
 def register(inner: Subparsers) -> None:
     """Add the commands."""
@@ -45,7 +47,7 @@ def register(inner: Subparsers) -> None:
         "--prices",
         type=Path,
         metavar="FILE",
-        help="your price table (default: templates/prices.toml, if there)",
+        help=PRICES,
     )
     add(
         "--currency",
@@ -85,7 +87,7 @@ def register(inner: Subparsers) -> None:
         metavar="W",
         help="one card's measured mean (default: its limit)",
     )
-    add("--prices", type=Path, metavar="FILE", help="your price table")
+    add("--prices", type=Path, metavar="FILE", help=PRICES)
 
 
 def cost(args: argparse.Namespace) -> int:

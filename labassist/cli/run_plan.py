@@ -16,12 +16,22 @@ def terms_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of money: price, limits, what is done at the end."""
     add = parser.add_argument_group("money").add_argument
     add("--price", metavar="P", help="what an hour of this machine costs, in your price table's currency")
-    add("--max-hours", type=float, metavar="H", help="stop with a checkpoint after so many hours")
-    add("--max-cost", type=float, metavar="C", help="stop with a checkpoint when so much is spent")
+    add(
+        "--max-hours",
+        type=float,
+        metavar="H",
+        help="stop it after so many hours, a training with a checkpoint",
+    )
+    add(
+        "--max-cost",
+        type=float,
+        metavar="C",
+        help="stop it when so much is spent, a training with a checkpoint",
+    )
     add(
         "--on-end",
         metavar="CMD",
-        help="a shell command to run when it has ended: $LABASSIST_RUN, $LABASSIST_STATE, $LABASSIST_REASON",
+        help="a shell command to run once when it has ended, with LABASSIST_RUN, _JOB, _STATE, _REASON and _EXIT",
     )
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def register(sub: Subparsers) -> None:
     """Add the commands of this group."""
-    from labassist.cli.parsing import command
+    from labassist.cli.parsing import RUN, THREADS, command
     from labassist.cli.run_plan import terms_options
 
     parser = command(
@@ -24,7 +24,7 @@ def register(sub: Subparsers) -> None:
         example="labassist run 01-first-loop/train --profile tiny\n"
         "labassist run 01-first-loop/train --set optim.lr=0.002 --seed 7\n"
         "labassist run --out model.bin -- python my_train.py",
-        takes_rest=True,
+        takes_rest="a command to record in place of a job, with its arguments",
     )
     parser.add_argument("job", nargs="?", metavar="JOB", help="LAB/JOB, as 01-first-loop/train")
     parser.add_argument("--profile", metavar="NAME", help="numbers to start from: tiny, laptop, gpu …")
@@ -42,13 +42,13 @@ def register(sub: Subparsers) -> None:
         "--mode",
         choices=("exact", "fast"),
         default="exact",
-        help="exact can be replayed bit for bit (default)",
+        help="exact (default) can be replayed bit for bit; fast takes the quickest kernels",
     )
     parser.add_argument(
         "--threads",
         type=int,
         metavar="N",
-        help="CPU threads of the trainer (default: the job's, or every core)",
+        help=THREADS,
     )
     parser.add_argument("--detach", action="store_true", help="print the run's id and return at once")
     parser.add_argument("--note", default="", metavar="TEXT", help="a note kept with the run")
@@ -57,7 +57,7 @@ def register(sub: Subparsers) -> None:
         action="append",
         default=[],
         metavar="PATH",
-        help="a file the command makes, compared by a replay",
+        help="a file or folder that it makes, compared by a replay; may be repeated",
     )
     terms_options(parser)
 
@@ -68,7 +68,7 @@ def register(sub: Subparsers) -> None:
         help="go on from a run's last complete checkpoint, as a new segment",
         example="labassist resume @last",
     )
-    parser.add_argument("run", metavar="RUN", help="id, unique prefix, @last, @-2 or @JOB")
+    parser.add_argument("run", metavar="RUN", help=RUN)
     parser.add_argument(
         "--set", action="append", default=[], metavar="K=V", dest="sets", help="one override; may be repeated"
     )
@@ -79,13 +79,13 @@ def register(sub: Subparsers) -> None:
     parser = command(
         sub, "stop", stop, help="ask a run for a checkpoint and its end", example="labassist stop @last"
     )
-    parser.add_argument("run", metavar="RUN", help="id, unique prefix, @last, @-2 or @JOB")
+    parser.add_argument("run", metavar="RUN", help=RUN)
     parser.add_argument("--wait", action="store_true", help="return when its record is closed")
 
     parser = command(
         sub, "logs", logs, help="print what a run's trainer printed", example="labassist logs @last -f"
     )
-    parser.add_argument("run", metavar="RUN", help="id, unique prefix, @last, @-2 or @JOB")
+    parser.add_argument("run", metavar="RUN", help=RUN)
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the run ends")
 
     command(sub, "attach", attach, help="list live runs", example="labassist attach")
@@ -214,27 +214,35 @@ def stop(args: argparse.Namespace) -> int:
 def logs(args: argparse.Namespace) -> int:
     """Print a run's log, with secrets and control sequences taken out."""
     import sys
+    import time
 
     from labassist.cli.opening import opened
+    from labassist.cli.output import emit
     from labassist.errors import InputError
     from labassist.runs import life
     from labassist.runs.logs import Log
 
     _workspace, ledger = opened(args)
-    folder = ledger.run_folder(ledger.find(args.run)["id"])
+    run_id = ledger.find(args.run)["id"]
+    folder = ledger.run_folder(run_id)
     if not folder.is_dir():
         raise InputError("the run's folder is gone, and its log with it", where=str(folder))
     log = Log(folder / "log.txt")
+    lines: list[str] = []
     while True:
         alive = life.held(folder / "alive")
         for line in log.poll(whole=not alive):
-            sys.stdout.write(line + "\n")
+            if args.json:
+                lines.append(line)
+            else:
+                sys.stdout.write(line + "\n")
         sys.stdout.flush()
         if not args.follow or not alive:
-            return 0
-        import time
-
+            break
         time.sleep(0.25)
+    if args.json:
+        emit({"run": run_id, "lines": lines}, True, str)
+    return 0
 
 
 def attach(args: argparse.Namespace) -> int:

@@ -55,7 +55,7 @@ def _serve_options(sub: Subparsers) -> None:
         example="labassist serve @last                       # the model that the last run merged\n"
         "labassist serve outputs/merged --port 0 --detach\n"
         "labassist serve embedded --adapter shop=@last -- --max-num-seqs 8",
-        takes_rest=True,
+        takes_rest="options for vLLM, as they are",
     )
     parser.add_argument(
         "model", metavar="MODEL", help="embedded, a folder, a merge's run, or a downloaded hub id"
