@@ -112,6 +112,22 @@ def test_a_merged_model_is_served_by_its_run_and_its_chain_goes_on(lab: Path, en
             target(Workspace(lab), ledger, served["id"], [], Options(), print)
 
 
+def test_of_two_merges_into_one_folder_the_later_counts_though_its_id_may_sort_before(lab: Path) -> None:
+    """Ids that were made in one second are in no order."""
+    (lab / "outputs" / "tuned" / "labassist-lineage.json").write_text("{}")
+    made = {"path": "outputs/tuned", "sha256": folder_digest(lab / "outputs" / "tuned")}
+    with Ledger.open(lab / "ledger", create=True) as ledger:
+        for at, end in enumerate(("f00000", "a00000")):
+            run = {
+                "id": f"20261130-000000-{end}",
+                "created": f"2026-11-30T00:00:00.{at}00Z",
+                "state": "finished",
+            }
+            ledger.write("start", {**run, "job": "finetune/merge", "outputs": [made]})
+        found = target(Workspace(lab), ledger, "outputs/tuned", [], Options(), print)
+    assert found.merge == "20261130-000000-a00000"
+
+
 def test_what_cannot_be_served_is_said_with_advice_that_serve_can_take(
     lab: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

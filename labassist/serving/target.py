@@ -14,6 +14,7 @@ from labassist.errors import InputError
 from labassist.finetune import lineage, model_folder, models
 from labassist.finetune.merge import CONFIG, WEIGHTS, find_adapter
 from labassist.finetune.model_folder import Model, Say
+from labassist.ledger.names import by_creation
 from labassist.ledger.store import Ledger
 from labassist.record.protocol import file_sha256
 from labassist.runs.resume import last_checkpoint
@@ -166,7 +167,7 @@ def _merged_by(workspace: Workspace, ledger: Ledger, model: Model, run: str) -> 
         return ""
     place = model.folder.relative_to(workspace.root).as_posix()
     digest = _folder_digest(model)
-    for document in sorted(map(dict, ledger.runs.all()), key=lambda one: str(one["id"]), reverse=True):
+    for document in reversed(by_creation(map(dict, ledger.runs.all()))):
         if document["job"] != MERGE_JOB or (run and document["id"] != run):
             continue
         if any(out["path"] == place and out["sha256"] == digest for out in document.get("outputs", [])):
