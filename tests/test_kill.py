@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
@@ -24,6 +23,7 @@ from command import (
     wait_for_step,
     wait_until,
 )
+from leash import Leash
 
 from labassist.ledger import curves
 from labassist.ledger.store import Ledger
@@ -32,8 +32,7 @@ from labassist.workspace import new
 
 pytestmark = [pytest.mark.fault, pytest.mark.ci]
 
-SAVE_S = 0.001
-"""Seconds between two looks for a save in flight: on a fast disk it is there for a few milliseconds only."""
+JOB = ("run", "01-first-loop/train", "--profile", "tiny", *QUICK)
 
 STUBBORN = (
     "import signal, time; [signal.signal(n, signal.SIG_IGN) for n in (2, 15)]; "
@@ -42,24 +41,30 @@ STUBBORN = (
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A workspace whose first run went through undisturbed."""
+def leash(tmp_path_factory: pytest.TempPathFactory) -> Leash:
+    """A workspace whose first run went through undisturbed; those that `start` starts wait before their end."""
     root = new(tmp_path_factory.mktemp("kill") / "lab").workspace.root
+    leash = Leash(root)
     train(root)
-    return root
+    return leash
 
 
-def start(lab: Path, *more: str) -> Any:
-    job = ("run", "01-first-loop/train", "--profile", "tiny", *QUICK, *more)
-    return answer(*job, "--detach", cwd=lab)
+@pytest.fixture
+def lab(leash: Leash) -> Path:
+    return leash.lab
+
+
+def start(leash: Leash, *more: str) -> Any:
+    return answer(*JOB, *more, "--detach", cwd=leash.lab, env=leash.env)
 
 
 def committed(folder: Path) -> list[int]:
     return sorted(int(path.parent.name[5:]) for path in folder.glob("checkpoints/step-????????/COMMIT"))
 
 
-def check_resumed(lab: Path, whole: str, killed: Any, steps: int = 60) -> None:
+def check_resumed(lab: Path, killed: Any) -> None:
     """Resume a killed run and hold the lineage against the undisturbed one."""
+    whole = undisturbed(lab)
     folder = run_folder(lab, killed)
     before = committed(folder)
     done = labassist("resume", killed["id"], "--json", cwd=lab)
@@ -69,15 +74,15 @@ def check_resumed(lab: Path, whole: str, killed: Any, steps: int = 60) -> None:
     assert resumed["resumed_from"] == {"run": killed["id"], "step": k}
     with Ledger.open(lab / "ledger") as ledger:
         own = curves.read_curve(run_folder(lab, resumed) / "metrics-rank0.jsonl")
-        assert list(own.steps) == list(range(k + 1, steps + 1))
+        assert list(own.steps) == list(range(k + 1, 61))
         ours, theirs = curves.joined(ledger, whole), curves.joined(ledger, resumed["id"])
         tensors = [
-            ledger.objects.get_json((ledger.checkpoint(run, steps) or {})["manifest"])["tensors"]
+            ledger.objects.get_json((ledger.checkpoint(run, 60) or {})["manifest"])["tensors"]
             for run in (whole, resumed["id"])
         ]
     found = compare(ours, theirs, (tensors[0], tensors[1]))
     assert found.verdict == "BITWISE", found
-    assert found.steps == steps
+    assert found.steps == 60
 
 
 def undisturbed(lab: Path) -> str:
@@ -85,52 +90,54 @@ def undisturbed(lab: Path) -> str:
 
 
 @pytest.mark.parametrize("step", [5, 35])
-def test_a_killed_run_resumes_from_its_last_committed_step(lab: Path, step: int) -> None:
-    run = start(lab)
+def test_a_killed_run_resumes_from_its_last_committed_step(leash: Leash, lab: Path, step: int) -> None:
+    run = start(leash)
     wait_for_step(run_folder(lab, run), step)
     kill_trainer(run_folder(lab, run))
     killed = wait_closed(lab, run)
     assert (killed["state"], killed["signal"]) == ("failed", signal.SIGKILL)
-    check_resumed(lab, undisturbed(lab), killed)
+    check_resumed(lab, killed)
 
 
-def test_killed_inside_a_save_the_checkpoint_before_it_stands(lab: Path) -> None:
-    run = start(lab)
-    folder = run_folder(lab, run)
-    save = "checkpoints/step-000000[2-9]0.tmp"
-    wait_until(lambda: list(folder.glob(save)), "a save in flight", SAVE_S)
-    kill_trainer(folder)
-    check_resumed(lab, undisturbed(lab), wait_closed(lab, run))
+def kill_in_a_save(leash: Leash, step: int, fsync: int) -> Any:
+    """Kill a run inside the save at `step`, before this one of its fsyncs, and return its record."""
+    leash.hold_save(step, fsync)
+    try:
+        run = start(leash)
+        folder = run_folder(leash.lab, run)
+        wait_until((folder / "checkpoints" / f"step-{step:08d}.tmp").exists, "a save in flight")
+        kill_trainer(folder)
+    finally:
+        leash.hold_save(0)
+    assert committed(folder) == list(range(10, step, 10))
+    return wait_closed(leash.lab, run)
+
+
+def test_killed_inside_a_save_the_checkpoint_before_it_stands(leash: Leash, lab: Path) -> None:
+    check_resumed(lab, kill_in_a_save(leash, 20, 0))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_twenty_seeded_kills(lab: Path) -> None:
+def test_twenty_seeded_kills(leash: Leash, lab: Path) -> None:
     chance = random.Random(20261130)
     for trial in range(20):
-        run = start(lab)
-        folder = run_folder(lab, run)
         if trial % 4 == 0:
-            save = f"checkpoints/step-000000{chance.randint(1, 6)}0.tmp"
-            wait_until(
-                lambda folder=folder, save=save: list(folder.glob(save)) or (folder / "end.json").exists(),
-                "a save in flight",
-                SAVE_S,
-            )
+            killed = kill_in_a_save(leash, 10 * chance.randint(1, 5), chance.randint(0, 6))
         else:
-            wait_for_step(folder, chance.randint(1, 58))
-        with contextlib.suppress(ProcessLookupError):  # it finished first
-            kill_trainer(folder)
-        killed = wait_closed(lab, run)
-        if killed["state"] != "finished":
-            check_resumed(lab, undisturbed(lab), killed)
+            run = start(leash)
+            wait_for_step(run_folder(lab, run), chance.randint(1, 58))
+            kill_trainer(run_folder(lab, run))
+            killed = wait_closed(lab, run)
+        assert killed["state"] == "failed"
+        check_resumed(lab, killed)
 
 
 @pytest.mark.parametrize(("dropped", "series"), [("rng", "loss"), ("data_position", "batch")])
 def test_without_a_state_the_resumed_run_diverges_at_its_first_step(
-    lab: Path, dropped: str, series: str
+    leash: Leash, lab: Path, dropped: str, series: str
 ) -> None:
-    run = start(lab)
+    run = start(leash)
     folder = run_folder(lab, run)
     wait_for_step(folder, 35)
     kill_trainer(folder)
@@ -156,22 +163,17 @@ def test_without_a_state_the_resumed_run_diverges_at_its_first_step(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [0, 23])
-def test_ctrl_c_asks_for_a_checkpoint_and_the_resumed_lineage_replays_bitwise(lab: Path, step: int) -> None:
+def test_ctrl_c_asks_for_a_checkpoint_and_the_resumed_lineage_replays_bitwise(
+    leash: Leash, lab: Path, step: int
+) -> None:
     """Step 0 is ctrl-c at once, before the trainer has even imported torch: it must hold all the same."""
-    longer = ("--set=steps=600", "--set=every.checkpoint=100", "--set=every.eval=600")
-    whole = train(lab, *longer)["id"]
-    job = [
-        sys.executable,
-        "-m",
-        "labassist",
-        "run",
-        "01-first-loop/train",
-        "--profile",
-        "tiny",
-        *QUICK,
-        *longer,
-    ]
-    running = subprocess.Popen(job, cwd=lab, stderr=subprocess.PIPE, text=True)
+    running = subprocess.Popen(
+        [sys.executable, "-m", "labassist", *JOB],
+        cwd=lab,
+        env={**os.environ, **leash.env},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert running.stderr is not None
     run = {"id": running.stderr.readline().split()[1]}
     if step:
@@ -182,10 +184,10 @@ def test_ctrl_c_asks_for_a_checkpoint_and_the_resumed_lineage_replays_bitwise(la
     assert "asked for a checkpoint" in talk
     stopped = answer("show", run["id"], cwd=lab)
     assert stopped["state"] == "stopped"
-    assert stopped["step"] < 600
+    assert stopped["step"] < 60
     if step:
         assert committed(run_folder(lab, run))[-1] == stopped["step"]
-    check_resumed(lab, whole, stopped, 600)
+    check_resumed(lab, stopped)
     if step:
         assert answer("replay", "@last", cwd=lab)["verdict"] == "BITWISE"
         assert answer("replay", "@last", "--segment", cwd=lab)["verdict"] == "BITWISE"
@@ -210,9 +212,9 @@ def test_ctrl_c_twice_kills(lab: Path) -> None:
     assert answer("show", folder.name, cwd=lab)["signal"] == signal.SIGKILL
 
 
-def test_a_finished_or_living_run_is_not_resumed(lab: Path) -> None:
+def test_a_finished_or_living_run_is_not_resumed(leash: Leash, lab: Path) -> None:
     assert "finished all" in labassist("resume", undisturbed(lab), cwd=lab, status=2).stderr
-    run = start(lab, "--set=steps=5000")
+    run = start(leash)
     wait_for_step(run_folder(lab, run), 1)
     assert "alive" in labassist("resume", run["id"], cwd=lab, status=2).stderr
     assert "still running" in labassist("replay", run["id"], cwd=lab, status=2).stderr
@@ -220,8 +222,8 @@ def test_a_finished_or_living_run_is_not_resumed(lab: Path) -> None:
     assert wait_closed(lab, run)["state"] == "stopped"
 
 
-def test_without_a_supervisor_the_run_is_adopted_and_keeps_its_exit_status(lab: Path) -> None:
-    run = start(lab, "--set=steps=3000", "--set=every.checkpoint=500")
+def test_without_a_supervisor_the_run_is_adopted_and_keeps_its_exit_status(leash: Leash, lab: Path) -> None:
+    run = start(leash)
     folder = run_folder(lab, run)
     wait_for_step(folder, 5)
     supervisor = int((folder / "supervised").read_text())
@@ -236,8 +238,8 @@ def test_without_a_supervisor_the_run_is_adopted_and_keeps_its_exit_status(lab: 
     assert len(closed["adopted"]) == 1
 
 
-def test_when_everything_is_killed_the_run_is_lost_and_can_be_resumed(lab: Path) -> None:
-    run = start(lab)
+def test_when_everything_is_killed_the_run_is_lost_and_can_be_resumed(leash: Leash, lab: Path) -> None:
+    run = start(leash)
     folder = run_folder(lab, run)
     wait_for_step(folder, 25)
     pids = json.loads((folder / "alive").read_text())
@@ -246,7 +248,7 @@ def test_when_everything_is_killed_the_run_is_lost_and_can_be_resumed(lab: Path)
     closed = wait_closed(lab, run)
     assert closed["state"] == "lost"
     assert closed["step"] >= 25
-    check_resumed(lab, undisturbed(lab), closed)
+    check_resumed(lab, closed)
 
 
 def alive(pid: int) -> bool:
