@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +13,10 @@ from typing import Any
 import pytest
 from command import QUICK, labassist
 
-from labassist.errors import InputError
+from labassist.errors import InputError, LedgerError
 from labassist.machine.readings import GpuSample, HostSample, MachineSample
 from labassist.planner.arch import load
-from labassist.runs import preflight
+from labassist.runs import launch, preflight
 from labassist.runs.jobs import Job, load_job, resolve
 from labassist.workspace import Workspace
 
@@ -86,6 +89,36 @@ def test_the_disk_must_hold_every_checkpoint(workspace: Workspace) -> None:
     rarer = refused(workspace, machine(disk=1), "gpu", "device=cpu").rpartition("every.checkpoint=")[2]
     assert refused(workspace, machine(disk=1), "gpu", "device=cpu", f"every.checkpoint={rarer}") == ""
     assert "free some space" in refused(workspace, machine(disk=0.2), "gpu", "device=cpu")
+
+
+@pytest.mark.fault
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can mount a small disk")
+def test_checkpoints_are_held_against_the_disk_that_they_go_to(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a refusal says to do, naming another disk, is what makes the job start."""
+    job = load_job(workspace, JOB)
+    config = resolve(job, "gpu", None, ("device=cpu", "model.d_model=64"))
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=190m", "none", str(small)], check=True)
+    try:
+        moved = Workspace(Path(shutil.copytree(workspace.root, small / "lab")))
+        with pytest.raises(InputError, match="of disk, and .* LABASSIST_ARTIFACTS=DIR"):
+            preflight.preflight(moved, job, config)
+        with pytest.raises(
+            LedgerError, match="too few for curves, logs and the ledger; .* move the workspace"
+        ):
+            launch._preflight_disk(moved)
+        monkeypatch.setenv("LABASSIST_ARTIFACTS", str(tmp_path / "large"))
+        preflight.preflight(moved, job, config)
+        monkeypatch.setenv("LABASSIST_ARTIFACTS", str(small / "artifacts"))
+        with pytest.raises(InputError, match="of disk, and"):
+            preflight.preflight(workspace, job, config)
+        with pytest.raises(LedgerError, match="too few for checkpoints; .* LABASSIST_ARTIFACTS=DIR"):
+            launch._preflight_disk(workspace)
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
 
 
 def test_a_planned_checkpoint_is_as_large_as_a_real_one(workspace: Workspace) -> None:

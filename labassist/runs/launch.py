@@ -299,11 +299,16 @@ def _never_started(ledger: Ledger, run_id: str) -> None:
 
 
 def _preflight_disk(workspace: Workspace) -> None:
-    for place in (workspace.root, artifacts.disk(workspace.root)):
+    """Raise LedgerError where a disk is all but full: that of the ledger, and that of the checkpoints."""
+    larger = f"name a folder on a larger disk: {artifacts.VARIABLE}=DIR"
+    for place, what, way in (
+        (workspace.root, "curves, logs and the ledger", "move the workspace to a larger disk"),
+        (artifacts.disk(workspace.root), "checkpoints", larger),
+    ):
         free = shutil.disk_usage(place).free
         if free < LOW_DISK_BYTES:
             raise LedgerError(
-                f"only {free // 2**20} MiB of disk are free, too few for checkpoints",
+                f"only {free // 2**20} MiB of disk are free, too few for {what}",
                 where=str(place),
-                mend=f"free some space, or name a folder on a larger disk: {artifacts.VARIABLE}=DIR",
+                mend=f"free some space, or {way}",
             )

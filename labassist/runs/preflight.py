@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labassist.errors import InputError
+from labassist.runs import artifacts
 from labassist.runs.config import Config, Flat
 from labassist.runs.jobs import Job
 
@@ -113,7 +114,8 @@ def preflight(workspace: Workspace, job: Job, config: Config, profiles: Resolve 
         needs = needed(workspace.root, job, config.flat)
     except InputError as error:
         return [f"the memory that it needs is not estimated: {error}"]
-    with Sampler(workspace.ledger if workspace.ledger.is_dir() else workspace.root) as sampler:
+    here = workspace.ledger if workspace.ledger.is_dir() else workspace.root
+    with Sampler(artifacts.disk(here)) as sampler:
         machine = sampler.sample()
     refused = refusal(job, needs, machine)
     if refused is not None:
@@ -243,7 +245,7 @@ def _disk(job: Job, needs: Needs, machine: MachineSample) -> Refusal | None:
     return Refusal(
         f"{what} need {_gib(needs.checkpoint * count)} of disk, and {_gib(free)} are free, of which "
         f"{_gib(DISK_RESERVE)} are kept for curves, logs and the ledger",
-        rarer or "free some space, or move the workspace",
+        rarer or f"free some space, or name a folder on a larger disk: {artifacts.VARIABLE}=DIR",
     )
 
 
