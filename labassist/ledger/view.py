@@ -170,7 +170,7 @@ def save(path: Path, documents: Documents, head: Head) -> None:
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise LedgerError(
-            f"the snapshot cannot be written: {error.strerror}; the journal is not hurt",
+            f"the snapshot cannot be written: {error.strerror}; all that was done is in the journal",
             where=str(path),
             mend="free some space on this disk",
         ) from error
