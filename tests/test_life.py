@@ -25,6 +25,7 @@ from command import (
     wait_for_step,
     wait_until,
 )
+from leash import Leash
 
 from labassist.ledger import curves
 from labassist.ledger.store import Ledger
@@ -36,8 +37,14 @@ pytestmark = [pytest.mark.fault, pytest.mark.ci]
 JOB = ("run", "01-first-loop/train", "--profile", "tiny", *QUICK)
 
 
-def start(workspace: Workspace, *more: str) -> Any:
-    return answer(*JOB, *more, "--detach", cwd=workspace.root)
+@pytest.fixture
+def leash(workspace: Workspace) -> Leash:
+    """The workspace's job waits at step 58 of its 60."""
+    return Leash(workspace.root)
+
+
+def start(leash: Leash, *more: str) -> Any:
+    return answer(*JOB, *more, "--detach", cwd=leash.lab, env=leash.env)
 
 
 def supervisor(folder: Path) -> int:
@@ -52,33 +59,39 @@ def gone(pid: int) -> bool:
         return True
 
 
-def test_an_adopted_run_finishes_with_its_own_exit_status_and_a_whole_curve(workspace: Workspace) -> None:
-    run = start(workspace, "--set=steps=400", "--set=every.checkpoint=100")
+def test_an_adopted_run_finishes_with_its_own_exit_status_and_a_whole_curve(
+    leash: Leash, workspace: Workspace
+) -> None:
+    run = start(leash)
     folder = run_folder(workspace.root, run)
     wait_for_step(folder, 3)
     watching = supervisor(folder)
     os.kill(watching, signal.SIGKILL)
     wait_until(lambda: gone(watching), "the supervisor's death")
     labassist("attach", cwd=workspace.root)  # or the run's shim: whoever sees it first
+    leash.free()
     closed = wait_closed(workspace.root, run)
-    assert (closed["state"], closed["exit"], closed["step"]) == ("finished", 0, 400)
+    assert (closed["state"], closed["exit"], closed["step"]) == ("finished", 0, 60)
     assert len(closed["adopted"]) == 1
-    assert list(curves.read_curve(folder / "metrics-rank0.jsonl").steps) == list(range(1, 401))
+    assert list(curves.read_curve(folder / "metrics-rank0.jsonl").steps) == list(range(1, 61))
     assert answer("audit", cwd=workspace.root)["ok"] is True
 
 
-def test_an_unwatched_run_that_ended_is_closed_by_its_own_end_marker(workspace: Workspace) -> None:
-    run = start(workspace)
+def test_an_unwatched_run_that_ended_is_closed_by_its_own_end_marker(
+    leash: Leash, workspace: Workspace
+) -> None:
+    run = start(leash)
     folder = run_folder(workspace.root, run)
     wait_for_step(folder, 3)
     os.kill(supervisor(folder), signal.SIGKILL)
+    leash.free()
     wait_until(lambda: (folder / "end.json").exists(), "the shim's end marker")
     closed = wait_closed(workspace.root, run)
     assert (closed["state"], closed["exit"], closed["step"]) == ("finished", 0, 60)
 
 
-def test_sigterm_to_the_supervisor_is_a_request_for_a_checkpoint(workspace: Workspace) -> None:
-    run = start(workspace, "--set=steps=5000", "--set=every.checkpoint=1000")
+def test_sigterm_to_the_supervisor_is_a_request_for_a_checkpoint(leash: Leash, workspace: Workspace) -> None:
+    run = start(leash)
     folder = run_folder(workspace.root, run)
     wait_for_step(folder, 3)
     os.kill(supervisor(folder), signal.SIGTERM)
@@ -124,8 +137,11 @@ def test_a_command_keeps_its_exit_status(
     assert (run["state"], run.get("exit"), run.get("signal")) == (state, exit_status, number)
 
 
-def test_in_a_copy_of_the_ledger_a_living_run_is_only_unseen(workspace: Workspace, tmp_path: Path) -> None:
-    run = start(workspace, "--set=steps=5000", "--set=every.checkpoint=10")
+def test_in_a_copy_of_the_ledger_a_living_run_is_only_unseen(
+    leash: Leash, workspace: Workspace, tmp_path: Path
+) -> None:
+    leash.upto(28)
+    run = start(leash)
     folder = run_folder(workspace.root, run)
     wait_for_step(folder, 25)
     copy = tmp_path / "copy"
@@ -183,19 +199,23 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_on_a_full_disk_earlier_records_stay_readable_and_the_run_can_go_on(small_disk: Path) -> None:
+def test_on_a_full_disk_earlier_records_stay_readable_and_the_run_can_go_on(
+    small_disk: Path, tmp_path: Path
+) -> None:
     root = new(small_disk / "lab").workspace.root
-    whole = train(root, "--set=steps=3000", "--set=every.checkpoint=50", "--set=every.eval=3000")
+    leash = Leash(root, tmp_path)
+    leash.upto(120)
+    longer = ("--set=steps=300", "--set=every.checkpoint=50", "--set=every.eval=300")
+    whole = train(root, *longer)
     filler = small_disk / "filler"
-    run = answer(
-        *JOB, "--set=steps=3000", "--set=every.checkpoint=50", "--set=every.eval=3000", "--detach", cwd=root
-    )
+    run = start(leash, *longer)
     folder = run_folder(root, run)
     wait_for_step(folder, 120)
     with contextlib.suppress(OSError), open(filler, "wb") as file:
         while True:
             file.write(b"x" * 65536)
             file.flush()
+    leash.free()
     wait_until(lambda: gone(trainer(folder)), "the trainer's end")
     for words in (("runs",), ("show", whole["id"]), ("attach",)):
         labassist(*words, cwd=root)
@@ -238,8 +258,11 @@ def test_a_flooded_log_is_shown_inert(workspace: Workspace) -> None:
     assert first.startswith(b"red xxx")
 
 
-def test_two_runs_at_once_do_not_mix(workspace: Workspace) -> None:
-    runs = [start(workspace, f"--set=optim.lr=0.00{n}") for n in (1, 2)]
+def test_two_runs_at_once_do_not_mix(leash: Leash, workspace: Workspace) -> None:
+    runs = [start(leash, f"--set=optim.lr=0.00{n}") for n in (1, 2)]
+    for run in runs:
+        wait_for_step(run_folder(workspace.root, run), 58)
+    leash.free()
     closed = [wait_closed(workspace.root, run) for run in runs]
     assert [run["state"] for run in closed] == ["finished", "finished"]
     for run in closed:
@@ -250,8 +273,8 @@ def test_two_runs_at_once_do_not_mix(workspace: Workspace) -> None:
     assert answer("audit", cwd=workspace.root)["ok"] is True
 
 
-def test_a_trainer_killed_alone_is_failed_with_its_signal(workspace: Workspace) -> None:
-    run = start(workspace, "--set=steps=5000")
+def test_a_trainer_killed_alone_is_failed_with_its_signal(leash: Leash, workspace: Workspace) -> None:
+    run = start(leash)
     folder = run_folder(workspace.root, run)
     wait_for_step(folder, 2)
     kill_trainer(folder, signal.SIGSEGV)
