@@ -33,12 +33,12 @@ def lab(little_lab: Path, tmp_path: Path) -> Path:
 
 
 def test_a_limit_stops_with_a_checkpoint_and_price_and_command_go_on(lab: Path) -> None:
-    words = ("--price", "3600/h", "--max-cost", "2.4", "--on-end", f"echo {TOLD} >> ended.txt; exit 3")
+    words = ("--price", "3600/h", "--max-cost", "3.6", "--on-end", f"echo {TOLD} >> ended.txt; exit 3")
     run = little.record(lab, 100_000, 50, pause=0.01, before=words)
     assert (run["state"], run["exit"]) == ("stopped", 0)
-    assert run["reason"] == "2.4 USD are spent (--max-cost)"
-    assert (run["price"], run["currency"], run["max_cost"]) == (3600, "USD", 2.4)
-    assert run["cost"] == pytest.approx(run["seconds"], abs=1e-3) and run["cost"] >= 2.4
+    assert run["reason"] == "3.6 USD are spent (--max-cost)"
+    assert (run["price"], run["currency"], run["max_cost"]) == (3600, "USD", 3.6)
+    assert run["cost"] == pytest.approx(run["seconds"], abs=1e-3) and run["cost"] >= 3.6
     assert little.steps_of(lab, run["id"])[-1] == run["step"]
     closed = wait_closed(lab, run)
     assert (lab / "ended.txt").read_text() == f"{run['id']} stopped 0 little.py\n"
@@ -100,15 +100,17 @@ def test_the_course_sums_what_its_runs_cost(workspace: Workspace, little_lab: Pa
 
 @pytest.mark.fault
 def test_a_limit_holds_after_a_kill_of_the_supervisor_and_nobody_types_anything(lab: Path) -> None:
-    terms = ("--price", "3600", "--max-hours", "0.0015", "--on-end", f"echo {TOLD} > ended.txt")
+    terms = ("--price", "3600", "--max-hours", "2", "--on-end", f"echo {TOLD} > ended.txt")
     run = little.record(lab, 100_000, 50, pause=0.01, before=("--detach", *terms))
     folder = run_folder(lab, run)
     wait_for_step(folder, 5)
     os.kill(int((folder / "supervised").read_text()), signal.SIGKILL)
+    began = (folder / "order.json").stat().st_mtime  # what the limit counts from
+    os.utime(folder / "order.json", (began, began - 2 * 3600))
     wait_until(lambda: (lab / "ended.txt").exists() and (lab / "ended.txt").read_text(), "the command", 0.2)
     assert (lab / "ended.txt").read_text() == f"{run['id']} stopped 0 little.py\n"
     closed = wait_closed(lab, run)
-    assert closed["reason"] == "0.0015 h are over (--max-hours)" and len(closed["adopted"]) == 1
+    assert closed["reason"] == "2 h are over (--max-hours)" and len(closed["adopted"]) == 1
 
 
 @pytest.mark.slow
