@@ -231,6 +231,20 @@ def test_a_run_command_is_known_by_its_job_too(bare: Workspace) -> None:
         assert Evidence(course, ledger, lab).run("plain")["id"] == run
 
 
+def test_a_replay_of_a_run_that_is_not_the_labs_is_not_the_steps(bare: Workspace) -> None:
+    step = 'run = { command = ["replay", "@last"] }'
+    write(bare, lab_toml=TOML.replace('run = { job = "train", profile = "tiny" }', step))
+    run = record(bare, [1.0])
+    course, lab = loaded(bare)
+    with Ledger.open(bare.ledger) as ledger:
+        replay = {**(ledger.run(run) or {}), "replay_of": run, "verdict": {"verdict": "BITWISE"}}
+        ledger.write("start", {**replay, "id": "20261130-000001-bbbbbb", "job": "mk.py"})
+        with pytest.raises(Missing, match="no replay of a run of this lab has a verdict yet; run: labassist"):
+            Evidence(course, ledger, lab).run("plain")
+        ledger.write("start", {**replay, "id": "20261130-000000-aaaaaa"})
+        assert Evidence(course, ledger, lab).run("plain")["job"] == f"{ID}/train"
+
+
 def test_checks_import_no_torch(bare: Workspace) -> None:
     body = "return [Criterion('x', 'torch' not in sys.modules and 'numpy' not in sys.modules, '', '', '')]"
     assert ask(bare, body).ok

@@ -80,9 +80,10 @@ class Evidence:
             if step.run.command[0] != "replay":
                 raise ValueError(f"which run `{command}` makes is not known: look for it with found.runs")
             self._note("replays ")
-            found = noted.replays(self._ledger, "")
+            own = f"{self._lab.id}/"
+            found = [one for one in noted.replays(self._ledger, "") if one.get("job", "").startswith(own)]
             if not found:
-                raise Missing("no replay with a verdict yet", run=command)
+                raise Missing("no replay of a run of this lab has a verdict yet", run=command)
             return self._given(found[0])
         profile, config = settings(self._course, self._lab, step.run)
         found = self.runs(step.run.job, profile, **config)
