@@ -467,6 +467,14 @@ def test_the_help_lists_every_action() -> None:
             assert key not in ("ctrl+a", "ctrl+b")  # those of screen and tmux
 
 
+def test_the_help_says_what_is_copied_on_each_screen() -> None:
+    said = {
+        screen: next(one.help for one in actions.on(screen) if one.name == "copy")
+        for screen in ("Lab", "Run", "Ledger")
+    }
+    assert "command" in said["Lab"] and "id" in said["Run"] and said["Run"] == said["Ledger"]
+
+
 @pytest.mark.parametrize("width", [80, 160])
 def test_no_sentence_of_the_help_is_cut(workspace: Workspace, width: int) -> None:
     async def script(pilot: Pilot[int], app: LabApp) -> None:

@@ -92,12 +92,11 @@ ACTIONS = (
     Action("series", "u", "next series", "Draw the next series: loss, grad norm, lr.", (RUN, COMPARE)),
     Action("smooth", "v", "average", "Lay a moving average over the curve, or not.", (RUN, COMPARE)),
     Action("log_scale", "g", "log scale", "A logarithmic scale, or a linear one.", (RUN, COMPARE)),
-    Action(
-        "copy", "y", "copy", "Copy the command, and keep it in a file.", (LAB, RUN, LEDGER, PLAN, EXPERIMENT)
-    ),
+    Action("copy", "y", "copy", "Copy the command, and keep it in a file.", (LAB, PLAN, EXPERIMENT)),
+    Action("copy", "y", "copy id", "Copy the run's id, and keep it in a file.", (RUN, LEDGER)),
     Action("export", "x", "page", "Write the run as one HTML page for a browser.", (RUN, LEDGER)),
     Action("plan", "p", "plan", "What a training needs, takes and costs.", (COURSE,)),
-    Action("checkpoints", "c", "checkpoints", "Say whether a resume from them is exact.", (COURSE, RUN)),
+    Action("checkpoints", "c", "checkpoints", "Whether a resume from a checkpoint is exact.", (COURSE, RUN)),
     Action("ledger", "l", "ledger", "Open the ledger: every recorded run.", (COURSE, LAB, JOBS, RUN)),
     Action("machine", "m", "machine", "Each GPU and the host.", (COURSE, LAB, JOBS, RUN, LEDGER)),
     Action("where", "w", "where from", "Where the numbers on this screen come from.", MAIN),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 Handler = Callable[[argparse.Namespace], int]
 
-RUN = "id, the start of it or of its last part, @last, @-2 or @LAB/JOB"
+RUN = "id, the start of it or of its last part, @last, @-2 or @JOB"
 """How a run is named, for the help of every argument that takes one."""
 
 THREADS = "CPU threads of the trainer (default: the job's, or every core)"

@@ -109,10 +109,8 @@ class LedgerScreen(LabScreen):
         return True
 
     def label(self, action: actions.Action) -> str:
-        """Say by what the list is sorted; copying means the run's id here."""
-        if action.name == "sort":
-            return f"sorted by {self._sort}"
-        return "copy id" if action.name == "copy" else action.label
+        """Say by what the list is sorted."""
+        return f"sorted by {self._sort}" if action.name == "sort" else action.label
 
     def sources(self) -> list[Source]:
         """Return where the highlighted row's numbers come from."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from textual.message import Message
 from textual.widget import Widget
 
-from labassist.app import actions, messages, words
+from labassist.app import messages, words
 from labassist.app.actions import RUN, TABS
 from labassist.app.overlay import Overlay
 from labassist.app.points import Points
@@ -137,10 +137,6 @@ class RunScreen(LabScreen):
         if action == "series":
             return self.tab == 1 and self._progress.drawable() and len(self._progress.series) > 1
         return True
-
-    def label(self, action: actions.Action) -> str:
-        """Copying means the run's id here."""
-        return "copy id" if action.name == "copy" else action.label
 
     def sources(self) -> list[Source]:
         """Return where the curve's values and the record's fields come from."""
