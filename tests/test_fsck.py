@@ -254,6 +254,16 @@ def test_what_is_gone_for_good_is_named(lab: Path) -> None:
     assert codes(lab, repair=True) == {"object-missing": False, "run-folder-missing": False}
 
 
+def test_no_mend_is_offered_that_cannot_be_done(lab: Path) -> None:
+    """A manifest is stored again from its checkpoint, and not where that is gone too."""
+    manifest_gone(lab / "ledger")
+    for folder in (lab / "ledger" / "runs").glob("*/checkpoints"):
+        shutil.rmtree(folder)
+    found = fsck(lab / "ledger").findings
+    (lost,) = (one for one in found if one.code == "object-missing")
+    assert lost.repair == "" and lost.message.endswith("restore it from a copy of this ledger")
+
+
 def test_a_start_in_flight_and_a_held_lock_are_no_damage(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = lab / "ledger" / "runs" / "20260101-000000-abcdef"
     folder.mkdir()

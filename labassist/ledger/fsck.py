@@ -331,10 +331,13 @@ def _check_objects(check: Fsck) -> None:
     check.checked["objects"] = len(there)
     damaged = {sha for sha in there if file_sha256(objects.path(sha)) != sha}
 
+    def own(sha: str) -> Path:
+        place: Path = manifests[sha]
+        return place if place.is_file() else place / "manifest.json"
+
     def again(sha: str) -> str | None:
         """Store a checkpoint's manifest once more, from the checkpoint itself."""
-        place = manifests[sha]
-        source = place if place.is_file() else place / "manifest.json"
+        source = own(sha)
         if file_sha256(source) != sha:
             raise LedgerError("the checkpoint's own manifest is another one", where=str(source))
         kept = f"; the old one is {check.aside.move(objects.path(sha))}" if sha in damaged else ""
@@ -343,7 +346,7 @@ def _check_objects(check: Fsck) -> None:
 
     def finding(sha: str, code: str, message: str) -> None:
         path = objects.folder / sha
-        if sha in manifests:
+        if sha in manifests and own(sha).is_file():
             how = "stored again from its checkpoint"
             check.add(code, path, message, how=how, mend=lambda: again(sha))
         else:
