@@ -1,8 +1,8 @@
 """The first lab's job on a leash: it waits at a step for as long as a test acts on it, however quick the machine is.
 
-`Leash(lab)` puts the waiting into the job's script. A run that has `leash.env` in its environment records the leash's
-step and waits there, alive, until it is given more (`upto`, `free`), asked to stop, or killed; its replays do the same.
-Inside a save it waits where `hold_save` says so.
+`Leash(lab)` puts the waiting into the job's script. A run or a replay that is started with `leash.env` in the
+environment records the leash's step and waits there, alive, until it is given more (`upto`, `free`), asked to stop, or
+killed. Inside a save it waits where `hold_save` says so.
 """
 
 from __future__ import annotations

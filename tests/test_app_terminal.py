@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 from command import labassist
-from terminal import APP, Terminal, long_tiny, needs_tmux, start_tiny, terminal
+from leash import Leash
+from terminal import APP, Terminal, needs_tmux, start_tiny, terminal
 
 from labassist.ledger.store import Ledger
 from labassist.workspace import Workspace
@@ -36,6 +37,12 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(made, ignore_errors=True)
 
 
+@pytest.fixture
+def leash(workspace: Workspace) -> Leash:
+    """The workspace's job, and a replay of it, waits at step 58 where it is started on the leash."""
+    return Leash(workspace.root)
+
+
 def start_again(shown: Terminal) -> None:
     """Start the app again in a terminal that a kill -9 has left in raw mode."""
     shown.type("stty sane; clear; " + APP)
@@ -43,14 +50,19 @@ def start_again(shown: Terminal) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES, ids=["80x24", "160x50"])
-def test_golden_path_by_keys_alone(folder: Path, workspace: Workspace, size: tuple[int, int]) -> None:
-    with terminal(folder, workspace.root, APP, size=size) as shown:
+def test_golden_path_by_keys_alone(
+    folder: Path, workspace: Workspace, leash: Leash, size: tuple[int, int]
+) -> None:
+    with terminal(folder, workspace.root, APP, size=size, env=leash.env) as shown:
         shown.wait("Welcome")
         start_tiny(shown)
         shown.wait("running", "s stop after checkpoint")
+        leash.free()
         shown.wait("✓ finished", "step 120/120", "r replay", deadline=240)
+        leash.upto(58)
         shown.keys("r")
         shown.wait("replaying")
+        leash.free()
         screen = shown.wait("✓ BITWISE", "compared 120 steps", deadline=240)
         assert "█" in screen  # in large letters too
         shown.keys("q")
@@ -70,21 +82,29 @@ def test_golden_path_by_keys_alone(folder: Path, workspace: Workspace, size: tup
         assert replay["verdict"]["steps"] == 120
 
 
-def test_the_ledger_replays_with_progress_and_verdict(folder: Path, workspace: Workspace) -> None:
-    labassist("run", JOB, "--profile", "tiny", "--set", "steps=600", cwd=workspace.root)
-    with terminal(folder, workspace.root, APP) as shown:
+@pytest.fixture
+def recorded(leash: Leash) -> Leash:
+    """One run is recorded; a replay of it that is started on the leash waits at step 58 of 120."""
+    labassist("run", JOB, "--profile", "tiny", cwd=leash.lab)
+    return leash
+
+
+def test_the_ledger_replays_with_progress_and_verdict(
+    folder: Path, workspace: Workspace, recorded: Leash
+) -> None:
+    with terminal(folder, workspace.root, APP, env=recorded.env) as shown:
         shown.wait("1 run")
         shown.keys("l")
         shown.wait("Ledger  1 run", "r replay")
         shown.keys("r")
-        shown.wait("replaying", "/600", deadline=120)
-        shown.wait("✓ BITWISE", "compared 600 steps", deadline=240)
+        shown.wait("replaying", "58/120", deadline=120)
+        recorded.free()
+        shown.wait("✓ BITWISE", "compared 120 steps", deadline=240)
 
 
 @pytest.mark.fault
-def test_a_killed_app_comes_back_to_the_same_run(folder: Path, workspace: Workspace) -> None:
-    long_tiny(workspace, 4000)
-    with terminal(folder, workspace.root, APP) as shown:
+def test_a_killed_app_comes_back_to_the_same_run(folder: Path, workspace: Workspace, leash: Leash) -> None:
+    with terminal(folder, workspace.root, APP, env=leash.env) as shown:
         start_tiny(shown)
         before = shown.wait("running", "step ")
         run = re.search(r"run (\w{6})", before)
@@ -95,17 +115,17 @@ def test_a_killed_app_comes_back_to_the_same_run(folder: Path, workspace: Worksp
         shown.wait("Live: " + run[1])
         shown.keys("r")
         shown.wait(f"run {run[1]}", "running")
-        shown.wait("✓ finished", "step 4,000/4,000", deadline=240)
+        leash.free()
+        shown.wait("✓ finished", "step 120/120", deadline=240)
     with Ledger.open(workspace.ledger) as ledger:
         (document,) = ledger.runs.all()
         assert document["state"] == "finished"
-        assert document["step"] == 4000
+        assert document["step"] == 120
 
 
 @pytest.mark.fault
-def test_a_replay_survives_the_app(folder: Path, workspace: Workspace) -> None:
-    labassist("run", JOB, "--profile", "tiny", "--set", "steps=600", cwd=workspace.root)
-    with terminal(folder, workspace.root, APP) as shown:
+def test_a_replay_survives_the_app(folder: Path, workspace: Workspace, recorded: Leash) -> None:
+    with terminal(folder, workspace.root, APP, env=recorded.env) as shown:
         shown.wait("1 run")
         shown.keys("r")
         shown.wait("r replay")
@@ -115,11 +135,12 @@ def test_a_replay_survives_the_app(folder: Path, workspace: Workspace) -> None:
         shown.wait("shell>")
         start_again(shown)
         shown.wait("enter open", "2 runs")
+        recorded.free()
         shown.keys("l")
         shown.wait("Ledger")
         shown.keys("Down")
         shown.keys("Enter")
-        shown.wait("BITWISE", "compared 600 steps", deadline=240)
+        shown.wait("BITWISE", "compared 120 steps", deadline=240)
 
 
 @pytest.mark.fault
@@ -256,12 +277,11 @@ def test_an_ascii_terminal_gets_ascii(folder: Path, workspace: Workspace) -> Non
 
 
 @pytest.mark.fault
-def test_two_apps_on_one_workspace_see_one_run(folder: Path, workspace: Workspace) -> None:
-    long_tiny(workspace, 2000)
+def test_two_apps_on_one_workspace_see_one_run(folder: Path, workspace: Workspace, leash: Leash) -> None:
     (folder / "a").mkdir()
     (folder / "b").mkdir()
     with (
-        terminal(folder / "a", workspace.root, APP) as one,
+        terminal(folder / "a", workspace.root, APP, env=leash.env) as one,
         terminal(folder / "b", workspace.root, APP) as other,
     ):
         other.wait("enter open")
@@ -270,8 +290,9 @@ def test_two_apps_on_one_workspace_see_one_run(folder: Path, workspace: Workspac
         other.wait("Live:")
         other.keys("r")
         other.wait("running", "step ")
+        leash.free()
         for shown in (one, other):
-            shown.wait("✓ finished", "step 2,000/2,000", deadline=240)
+            shown.wait("✓ finished", "step 120/120", deadline=240)
 
 
 @pytest.mark.fault
