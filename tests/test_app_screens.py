@@ -540,14 +540,23 @@ def test_without_a_terminal_it_refuses_with_the_mend(workspace: Workspace) -> No
     assert len(refused.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("term", ["dumb", ""])
-def test_a_dumb_terminal_is_refused(workspace: Workspace, term: str) -> None:
+@pytest.mark.parametrize(
+    ("term", "options", "said"),
+    [
+        ("dumb", (), b"cannot draw on this terminal"),
+        ("", (), b"cannot draw on this terminal"),
+        ("xterm", ("--ascii", "--lang", "zh"), b"Chinese texts cannot be drawn in ASCII; leave --ascii out"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(
+    workspace: Workspace, term: str, options: tuple[str, ...], said: bytes
+) -> None:
     import pty
 
     main, side = pty.openpty()
     try:
         refused = subprocess.run(
-            [sys.executable, "-m", "labassist"],
+            [sys.executable, "-m", "labassist", *options],
             cwd=workspace.root,
             env={**os.environ, "TERM": term},
             stdin=side,
@@ -560,7 +569,7 @@ def test_a_dumb_terminal_is_refused(workspace: Workspace, term: str) -> None:
         os.close(main)
         os.close(side)
     assert refused.returncode == 2
-    assert b"cannot draw on this terminal" in refused.stderr
+    assert said in refused.stderr
 
 
 def test_the_first_frame_needs_nothing_heavy(workspace: Workspace) -> None:

@@ -25,6 +25,10 @@ def main(args: argparse.Namespace) -> int:
             f"the app cannot draw on this terminal (TERM={os.environ.get('TERM', '')})",
             mend=f"set TERM, as TERM=xterm-256color; {SMALL_COMMANDS}",
         )
+    plain = args.ascii or not speaks_unicode()
+    if plain and args.app_lang == "zh":
+        mend = "leave --ascii out" if args.ascii else "use a terminal and a locale of UTF-8"
+        raise InputError("Chinese texts cannot be drawn in ASCII", where="--lang zh", mend=mend)
     workspace = Workspace.find(args.workspace)
     if os.environ["TERM"] in NO_COLOUR:
         os.environ["NO_COLOR"] = "1"
@@ -42,7 +46,6 @@ def main(args: argparse.Namespace) -> int:
     if tls is None:
         del sys.modules["ssl"]
 
-    plain = args.ascii or not speaks_unicode()
     app = LabApp(workspace, plain=plain, slow=args.slow_link)
     if args.app_lang:
         app.lang = args.app_lang
