@@ -13,8 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from labassist.workspace import Workspace
-
 needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="no tmux here")
 
 APP = f"{sys.executable} -m labassist"
@@ -113,24 +111,6 @@ def children(pid: int) -> list[int]:
             if parent == pid:
                 found += [int(entry.name), *children(int(entry.name))]
     return found
-
-
-def long_tiny(workspace: Workspace, steps: int, every: int = 500) -> None:
-    """Make the tiny profile long enough to act in, as a person would: by editing the job file.
-
-    Its 120 steps are over before an app has started again, where the machine is quick and idle.
-    Evaluations and checkpoints come each `every` steps.
-    """
-    file = workspace.labs / "01-first-loop" / "train.toml"
-    text = file.read_text()
-    for old, new in (
-        ("steps = 120\n", f"steps = {steps}\n"),
-        ("every.eval = 40\n", f"every.eval = {every}\n"),
-        ("every.checkpoint = 30\n", f"every.checkpoint = {every}\n"),
-    ):
-        assert old in text
-        text = text.replace(old, new)
-    file.write_text(text)
 
 
 def start_tiny(shown: Terminal) -> None:

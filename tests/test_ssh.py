@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import answer, run_folder, wait_closed, wait_for_step, wait_until
-from terminal import Terminal, long_tiny, needs_tmux, start_tiny, terminal
+from command import answer, run_folder, wait_closed, wait_until
+from leash import Leash
+from terminal import Terminal, needs_tmux, start_tiny, terminal
 
 from labassist.ledger import curves
 from labassist.workspace import Workspace
 
 pytestmark = [pytest.mark.slow, pytest.mark.fault, needs_tmux, pytest.mark.ci]
 
-STEPS = 8000
 CLIENT_ALIVE_S = 2
 """Seconds of silence after which sshd gives a client up."""
 
@@ -52,10 +52,11 @@ class Server:
         subprocess.run([program, "-f", str(folder / "sshd.conf"), "-E", str(folder / "sshd.log")], check=True)
         wait_until((folder / "sshd.pid").exists, "sshd")
 
-    def command(self, workspace: Path) -> str:
-        """Return the command line that opens the app over SSH."""
+    def command(self, workspace: Path, leash: Leash) -> str:
+        """Return the command line that opens the app over SSH, with what it starts on the leash."""
         keep = {"HOME", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_NOSYSTEM", "PATH", "PYTHONPATH"}
         env = " ".join(f"{name}={os.environ[name]}" for name in sorted(keep) if name in os.environ)
+        env += "".join(f" {name}={value}" for name, value in leash.env.items())
         there = f"cd {workspace} && {env} LANG=C.UTF-8 OMP_NUM_THREADS=1 {sys.executable} -m labassist"
         options = f"-o StrictHostKeyChecking=no -o UserKnownHostsFile={self.folder}/known -o BatchMode=yes"
         user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
@@ -106,52 +107,53 @@ def check_against_file(shown: Terminal, run: Path) -> int:
     assert found is not None
     shown_loss = float(found[1])
     digits = len(found[1].partition(".")[2])
-    near = [curve.series["loss"][one] for one in curve.steps if abs(one - step) <= 200]
-    assert any(round(float(value), digits) == shown_loss for value in near), (shown_loss, step)
+    assert round(float(curve.series["loss"][step]), digits) == shown_loss, step
     return step
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("loss", ["killed", "frozen"])
 def test_a_lost_link_loses_nothing(workspace: Workspace, folder: Path, server: Server, loss: str) -> None:
-    long_tiny(workspace, STEPS, every=5000)
-    with terminal(folder, workspace.root, server.command(workspace.root)) as first:
+    leash = Leash(workspace.root)
+    leash.upto(20)
+    with terminal(folder, workspace.root, server.command(workspace.root, leash)) as first:
         first.wait("Welcome", "enter open")
         start_tiny(first)
-        first.wait("running", "step ")
+        first.wait("running", "step 20/120")
         run = answer("show", "@last", cwd=workspace.root)
-        before = check_against_file(first, run_folder(workspace.root, run))
+        assert check_against_file(first, run_folder(workspace.root, run)) == 20
         app = remote_app(workspace)
         client = ssh_client(first)
         os.kill(client, signal.SIGKILL if loss == "killed" else signal.SIGSTOP)
+        leash.upto(70)
         if loss == "killed":
             wait_until(lambda: ended(app), "the end of the app behind the lost link")
         else:
             # sshd (9.2) counts ClientAlive only while nothing else happens, and the app writes twice a
             # second: past that time the old session may live on, and must not be in the way.
-            wait_for_step(run_folder(workspace.root, run), before + 1)
             time.sleep(2 * CLIENT_ALIVE_S)
-        again(workspace, folder, server, run, before)
+        again(folder, server, leash, run)
         if loss == "frozen" and not ended(app):
             os.kill(client, signal.SIGKILL)
             wait_until(lambda: ended(app), "the end of the app behind the frozen link")
 
 
-def again(workspace: Workspace, folder: Path, server: Server, run: dict[str, Any], before: int) -> None:
+def again(folder: Path, server: Server, leash: Leash, run: dict[str, Any]) -> None:
     """Connect anew: the run is there, further on, and ends with a whole curve."""
-    assert answer("show", run["id"], cwd=workspace.root)["state"] == "running"
+    lab = leash.lab
+    assert answer("show", run["id"], cwd=lab)["state"] == "running"
     (folder / "again").mkdir()
-    with terminal(folder / "again", workspace.root, server.command(workspace.root)) as second:
+    with terminal(folder / "again", lab, server.command(lab, leash)) as second:
         second.wait("enter ", run["id"].rpartition("-")[2])
         second.keys("r")
-        second.wait("running", "step ")
-        after = check_against_file(second, run_folder(workspace.root, run))
-        assert after > before
-        closed = wait_closed(workspace.root, run)
+        second.wait("running", "step 70/120")
+        assert check_against_file(second, run_folder(lab, run)) == 70
+        leash.free()
+        closed = wait_closed(lab, run)
         second.wait("✓ finished", deadline=120)
-    assert (closed["state"], closed["step"]) == ("finished", STEPS)
-    curve = curves.read_curve(run_folder(workspace.root, run) / "metrics-rank0.jsonl")
-    assert list(curve.steps) == list(range(1, STEPS + 1))
+    assert (closed["state"], closed["step"]) == ("finished", 120)
+    curve = curves.read_curve(run_folder(lab, run) / "metrics-rank0.jsonl")
+    assert list(curve.steps) == list(range(1, 121))
     assert "adopted" not in closed
 
 
