@@ -113,6 +113,21 @@ def test_a_command_with_a_recorder_is_replayed_by_its_curve(lab: Path) -> None:
     assert "finished all of its 4 steps" in refused.stderr and "--set" not in refused.stderr
 
 
+@pytest.mark.fault
+def test_a_curve_that_was_changed_since_is_named_before_any_other_cause(lab: Path) -> None:
+    """Else the replay would blame the optimizer for what somebody edited."""
+    (lab / "recorded.py").write_text(RECORDED)
+    made = run(lab, "--", "python", "recorded.py")
+    curve = run_folder(lab, made) / "metrics-rank0.jsonl"
+    curve.write_text(curve.read_text().replace('"loss": 0.5', '"loss": 0.4'))
+    replayed = answer("replay", made["id"], cwd=lab, status=4)
+    assert replayed["first_difference"]["step"] == 2
+    assert "is not what was recorded: the bytes that were sealed" in replayed["likely_causes"][0]
+    curve.unlink()
+    gone = labassist("replay", made["id"], cwd=lab, status=5)
+    assert "metrics-rank0.jsonl is not what was recorded: cannot be read" in gone.stderr
+
+
 def test_exit_status_and_signal_are_kept(lab: Path) -> None:
     failed = run(lab, "--out", "made", "--", "python", "make.py", status=3, env={"STATUS": "3"})
     assert (failed["state"], failed["exit"]) == ("failed", 3)

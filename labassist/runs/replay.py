@@ -118,6 +118,9 @@ def replay(
     if breaking and not options.force:
         what = [f"{d.what}: recorded {d.recorded}, here {d.here}" for d in breaking]
         return Replayed("", original["id"], Verdict("INCOMPARABLE", likely_causes=what), differences)
+    altered = causes.altered(ledger, segments)
+    for line in altered:
+        say(f"warning: {line}")
     with scratch(workspace, "replay") as folder:
         say(f"restoring the code of run {original['id']}")
         plan = _plan(workspace, ledger, segments, options, folder)
@@ -135,6 +138,7 @@ def replay(
         if not options.segment and (words := causes.after_a_resume(ledger, segments, replayed, found)):
             found.likely_causes[0] = words
         found.likely_causes = [
+            *altered,
             *causes.failure(folder, original, replayed),
             *causes.other_settings(original, replayed),
             *found.likely_causes,
