@@ -117,3 +117,21 @@ def test_a_line_that_was_cut_is_left_out_and_one_that_was_edited_is_named(
     assert answer("curve", poisoned, cwd=copy)["steps"] == 39
     path.write_bytes(whole.replace(b'"step": 3,', b'"step": x,'))
     assert "line 3: is no row of a curve" in labassist("curve", poisoned, cwd=copy, status=2).stderr
+
+
+@pytest.mark.fault
+def test_what_is_not_as_it_was_sealed_is_never_shown_or_handed_out_as_if_it_were(
+    lab: Path, poisoned: str, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(lab, tmp_path / "lab", symlinks=True))
+    path = copy / "ledger" / "runs" / poisoned / "metrics-rank0.jsonl"
+    assert "warning" not in labassist("curve", poisoned, cwd=copy).stderr
+    path.write_bytes(path.read_bytes().replace(b'"step": 3, "t": 0', b'"step": 3, "t": 1'))
+    table, page = str(tmp_path / "table"), str(tmp_path / "page.html")
+    told = "the bytes that were sealed at the end have changed; see labassist audit"
+    for words in (("curve", poisoned), ("export", poisoned, "--to", "csv", "-o", table)):
+        assert told in labassist(*words, cwd=copy).stderr
+    shutil.rmtree(path.parent)
+    assert "cannot be read" in labassist("curve", poisoned, cwd=copy, status=2).stderr
+    assert "cannot be read" in labassist("export", poisoned, "--to", "html", "-o", page, cwd=copy).stderr
+    assert "is not what was recorded: cannot be read" in Path(page).read_text()

@@ -41,11 +41,16 @@ def curve(args: argparse.Namespace) -> int:
     from labassist.errors import InputError, LedgerError
     from labassist.ledger import curves
     from labassist.ledger.curve_table import chosen, csv_text
+    from labassist.ledger.seals import altered_curves
     from labassist.record.durable import hand_out
     from labassist.record.protocol import metrics_file
+    from labassist.runs.resume import lineage
 
     _workspace, ledger = opened(args)
-    run_id = ledger.find(args.run)["id"]
+    run = ledger.find(args.run)
+    run_id = run["id"]
+    for line in altered_curves(ledger, [run] if args.segment else lineage(ledger, run)):
+        say(f"warning: {line}")
     if args.segment:
         found = curves.read_curve(ledger.run_folder(run_id) / metrics_file(args.rank))
     else:

@@ -71,12 +71,15 @@ def _write(
 ) -> int:
     """Let `write` make what was asked for, and say where it lies."""
     from labassist.cli.opening import opened
-    from labassist.cli.output import emit
+    from labassist.cli.output import emit, say
     from labassist.errors import InputError, counted
     from labassist.export.facts import chosen
+    from labassist.ledger.seals import altered_curves
 
     _workspace, ledger = opened(args)
     runs = chosen(ledger, args.runs)
+    for line in altered_curves(ledger, runs):
+        say(f"warning: {line}")
     place = Path(args.output or name).expanduser()
     try:
         files = write(ledger, runs, place)

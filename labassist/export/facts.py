@@ -14,6 +14,7 @@ from labassist.ledger import answers, curves, room
 from labassist.ledger.curves import Curve
 from labassist.ledger.names import by_creation
 from labassist.ledger.records import Mark
+from labassist.ledger.seals import altered_curves
 from labassist.ledger.store import Ledger
 from labassist.record.protocol import metrics_file
 from labassist.serving.chain import chain, is_server
@@ -62,7 +63,7 @@ def own_curve(ledger: Ledger, run: dict[str, Any]) -> Curve:
 def facts(ledger: Ledger, run: dict[str, Any]) -> Facts:
     """Return what the ledger knows of a run. What is missing is noted and never an error."""
     run_id = run["id"]
-    notes: list[str] = []
+    notes = altered_curves(ledger, [run])
     try:
         curve = curves.joined(ledger, run_id)
     except LedgerError as error:

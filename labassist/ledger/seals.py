@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from labassist.errors import LedgerError
 from labassist.ledger.problems import Problem
+
+if TYPE_CHECKING:
+    from labassist.ledger.store import Ledger
 
 _BLOCK = 1 << 20
 
@@ -46,3 +50,22 @@ def broken(folder: Path, path: Path, seals: Sequence[Sealed], run: str) -> Probl
         code = "altered" if path.exists() else "missing"
         return Problem(f"{kind}-{code}", f"cannot be read: {error.strerror}", run, name)
     return None
+
+
+def altered_curves(ledger: Ledger, runs: Iterable[dict[str, Any]]) -> list[str]:
+    """Say in a line each which curves of these runs are gone, or not as they were sealed at the end."""
+    found = []
+    for run in runs:
+        try:
+            sealed = ledger.objects.get_json(run["seals"]) if run.get("seals") else {}
+        except LedgerError as error:
+            found.append(f"whether the curve of run {run['id']} is what was recorded cannot be told: {error}")
+            continue
+        for name in sorted(name for name in sealed if name.startswith("metrics-")):
+            seal = Sealed(**sealed[name], when="at the end")
+            problem = broken(ledger.folder, ledger.run_folder(run["id"]) / name, [seal], run["id"])
+            if problem:
+                found.append(
+                    f"{problem.path} is not what was recorded: {problem.message}; see labassist audit"
+                )
+    return found

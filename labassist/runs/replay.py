@@ -24,6 +24,7 @@ from labassist.ledger.enclosed import enclose
 from labassist.ledger.kept import known_by, named
 from labassist.ledger.preflight import Difference, preflight
 from labassist.ledger.records import Code, Origin, Verdict, to_document, to_run
+from labassist.ledger.seals import altered_curves
 from labassist.ledger.store import Ledger
 from labassist.record.protocol import metrics_file
 from labassist.runs import causes
@@ -118,7 +119,7 @@ def replay(
     if breaking and not options.force:
         what = [f"{d.what}: recorded {d.recorded}, here {d.here}" for d in breaking]
         return Replayed("", original["id"], Verdict("INCOMPARABLE", likely_causes=what), differences)
-    altered = causes.altered(ledger, segments)
+    altered = altered_curves(ledger, segments)
     for line in altered:
         say(f"warning: {line}")
     with scratch(workspace, "replay") as folder:
