@@ -2,8 +2,8 @@
 
 What it does follows from the last message: `cut` closes the stream, `die` kills the server, `hush` falls silent, `swap` has another
 model answer, `giveup` has the engine killed and the server end with 0, as the real one does. With
-VLLM_STANDIN=FILE it prints that file and dies while it is loading, with VLLM_STANDIN_LOADS=S it loads for so long. Like
-the real one it shares its port with whoever asks for that. Like the real one it has an engine, a process that
+VLLM_STANDIN=FILE it prints that file and dies while it is loading, with VLLM_STANDIN_LOADS=FILE it loads until that is
+there. Like the real one it shares its port with whoever asks for that. Like the real one it has an engine, a process that
 does not notice when its server is killed.
 """
 
@@ -110,7 +110,8 @@ def stop(number, frame):
 
 signal.signal(signal.SIGTERM, stop)
 print("(APIServer pid=1) INFO 11-30 09:49:42 [model.py:733] Resolved architecture: LlamaForCausalLM", flush=True)
-time.sleep(float(os.environ.get("VLLM_STANDIN_LOADS", "0")))
+while os.environ.get("VLLM_STANDIN_LOADS") and not os.path.exists(os.environ["VLLM_STANDIN_LOADS"]):
+    time.sleep(0.02)
 
 
 class Server(ThreadingHTTPServer):

@@ -185,8 +185,8 @@ def test_a_port_that_is_taken_is_said_with_by_whom(lab: Path, engine: dict[str, 
 
 @pytest.mark.slow
 @pytest.mark.fault
-def test_two_servers_never_share_a_port(lab: Path, engine: dict[str, str]) -> None:
-    slow = {**engine, "VLLM_STANDIN_LOADS": "12"}
+def test_two_servers_never_share_a_port(lab: Path, engine: dict[str, str], tmp_path: Path) -> None:
+    slow = {**engine, "VLLM_STANDIN_LOADS": str(tmp_path / "never")}
     first = answer("serve", "outputs/tuned", "--port", "0", "--detach", "--no-wait", cwd=lab, env=slow)
     number, url = first["config"]["port"], first["config"]["url"]
     words = ("serve", "outputs/tuned", "--name", "second", "--port", str(number))
