@@ -62,7 +62,7 @@ def test_no_secret_of_the_environment_is_kept_by_anything_that_starts_a_run(lab:
 
 @pytest.mark.slow
 def test_no_secret_is_kept_by_an_experiment(lab: Path) -> None:
-    command = ("--", "python", little.SCRIPT, "20", "5", "0.01")
+    command = ("--", "python", little.SCRIPT, "20", "5", "0.05")
     assert answer("ckpt", "prove", "--kill", *command, cwd=lab, env=SECRETS)["verdict"] == "BITWISE"
     assert clean(lab)
 
