@@ -175,6 +175,17 @@ def test_a_secret_on_the_command_line_is_never_stored_and_refilled(lab: Path) ->
     assert answer("replay", made["id"], cwd=lab, env={"HF_TOKEN": secret})["verdict"] == "BITWISE"
 
 
+def test_a_bundle_whose_log_holds_a_secret_says_so(lab: Path, tmp_path: Path) -> None:
+    secret = "Q7vR2mK9xT4w"
+    script = "import os; print('it is', os.environ['DB_PASSWORD'])"
+    made = run(lab, "--", "python", "-c", script, env={"DB_PASSWORD": secret})
+    words = ("export", made["id"], "--to", "bundle", "-o", str(tmp_path / "run.tar"))
+    done = labassist(*words, cwd=lab, env={"DB_PASSWORD": secret})
+    assert f"log.txt of run {made['id']} has secrets in it (DB_PASSWORD)" in done.stderr
+    assert secret not in done.stderr
+    assert "log.txt" not in labassist(*words, cwd=lab).stderr
+
+
 def test_outside_git_the_script_is_stored_and_replayed(tmp_path: Path) -> None:
     root = tmp_path / "plain"
     for name in ("labs", "ledger"):

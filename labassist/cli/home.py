@@ -121,6 +121,7 @@ def _bundle(args: argparse.Namespace) -> int:
     from labassist.errors import counted
     from labassist.runs import parcel as parcels
     from labassist.runs.belongings import by_hash_only, not_taken
+    from labassist.runs.logs import secrets_in
     from labassist.runs.scratch import scratch
 
     workspace, ledger = opened(args)
@@ -146,6 +147,12 @@ def _bundle(args: argparse.Namespace) -> int:
                     f"{name}, {size / 2**20:,.1f} MiB, is not in it, and a replay of run {run} may need it; {how}"
                 )
     notes = [*parcel.notes, *not_taken(workspace.root, documents, parcel.work), *absent.values()]
+    for run in parcel.runs:
+        for log in ("log.txt", "on-end.log"):
+            if held := secrets_in(ledger.run_folder(run) / log):
+                notes.append(
+                    f"{log} of run {run} has secrets in it ({', '.join(held)}), and a bundle carries logs as they are"
+                )
     for note in notes:
         say(f"note: {note}")
     steps = sum(len(parcel.steps(run)) for run in parcel.runs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -16,6 +17,7 @@ LONGEST = 2000
 
 _CHUNK = 1 << 20
 _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_REDACTED = re.compile(r"\[redacted ([^\]]+)\]")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -60,6 +62,18 @@ def inert(line: bytes) -> str:
 def _held() -> dict[str, str]:
     """Return the secrets of this process's environment: a trainer may print one that has no known shape."""
     return {name: value for name, value in os.environ.items() if secret_name(name)}
+
+
+def secrets_in(path: Path) -> list[str]:
+    """Return in words the secrets that a log holds, which are hidden wherever it is shown."""
+    found: dict[str, None] = {}
+    with suppress(FileNotFoundError), open(path, errors="replace") as file:
+        while lines := file.readlines(_CHUNK):
+            text = "".join(lines)
+            shown = redact_text(text, _held())
+            if shown != text:
+                found |= dict.fromkeys(_REDACTED.findall(shown))
+    return list(found)
 
 
 def tail(path: Path, lines: int) -> list[str]:
