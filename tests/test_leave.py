@@ -96,6 +96,17 @@ def test_what_is_not_safe_is_called_safe_nowhere() -> None:
     assert "safe: 2 runs" in left.text() and "it is safe to go" in left.text()
 
 
+def test_the_line_for_home_names_the_bundle_where_it_lies() -> None:
+    for bundle, word in (
+        ("home-box:labs/my x.tar", "'~/labs/my x.tar'"),
+        ("home-box:/srv/x.tar", "/srv/x.tar"),
+        ("/mnt/usb:1/x.tar", "/mnt/usb:1/x.tar"),
+    ):
+        text = leave.Left(bundle, runs=1, checkpoints=1).text()
+        assert text.endswith(f"\nat home, in a workspace: labassist import {word}")
+        assert ": 1 run, 1 checkpoint, their code" in text
+
+
 def test_what_is_said_to_be_lost_is_lost_and_a_replay_elsewhere_knows_what_it_lacks(
     box: Path, link: dict[str, str], tmp_path: Path
 ) -> None:

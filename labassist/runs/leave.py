@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import shutil
 import socket
 import time
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from labassist.errors import CodeError, LedgerError
+from labassist.errors import CodeError, LedgerError, counted
 from labassist.ledger import foreign
 from labassist.ledger.environment import machine
 from labassist.ledger.gitcmd import open_repository
@@ -31,7 +32,7 @@ from labassist.runs.belongings import by_hash_only, not_taken
 from labassist.runs.destination import Destination, look
 from labassist.runs.parcel import collect, files_of, write
 from labassist.runs.recover import recover
-from labassist.runs.remote import Remote, send
+from labassist.runs.remote import Remote, parse, send
 from labassist.runs.scratch import scratch
 from labassist.workspace import Workspace
 
@@ -89,14 +90,18 @@ class Left:
         )
         word = "in it" if self.unsafe else "safe"
         lines.append(
-            f"{word}: {self.runs} runs, {self.checkpoints} checkpoints, their code, and every branch"
+            f"{word}: {counted(self.runs, 'runs')}, {counted(self.checkpoints, 'checkpoints')}, their code, and every branch"
         )
         if self.lost:
             lines.append("on this box only, and gone with it:")
             lines += [f"  {what}" for what in self.lost]
         lines += [f"note: {what}" for what in self.notes]
         lines.append(f"NOT SAFE to go: {self.unsafe}" if self.unsafe else "it is safe to go")
-        lines.append(f"at home: labassist import {Path(self.bundle.rpartition(':')[2]).name}")
+        place = parse(self.bundle)
+        there = place.path if isinstance(place, Remote) else str(place)
+        if isinstance(place, Remote) and not there.startswith(("/", "~")):
+            there = f"~/{there}"
+        lines.append(f"at home, in a workspace: labassist import {shlex.quote(there)}")
         return "\n".join(lines)
 
 

@@ -73,9 +73,8 @@ class Merged:
         lines = [f"imported {run}" for run in self.new] + [f"brought up to date {run}" for run in self.newer]
         counts = f"{counted(len(self.new), 'new runs')}, {len(self.newer)} brought up to date, {len(self.same)} here already"
         lines += [f"NOT imported {run}: {why}" for run, why in self.refused.items()]
-        return "\n".join(
-            [*lines, f"{counts}; {self.checkpoints} checkpoints, {self.marks} marks of the course"]
-        )
+        also = f"{counted(self.checkpoints, 'checkpoints')}, {counted(self.marks, 'course marks')}"
+        return "\n".join([*lines, f"{counts}; {also}"])
 
 
 def merge(parcel: Parcel, workspace: Path, ledger: Ledger, place: Place) -> Merged:
