@@ -6,7 +6,7 @@ import argparse
 import json
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -22,16 +22,18 @@ from labassist.workspace import Workspace
 ROOT = content.root()
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PAGES += [ROOT / part / "README.md" for part in ("labs", "ledger", "templates")]
+STEPS = sorted((ROOT / "labs").glob("*/steps/*.md"))
 TREE = ("labassist/", "labs/", "templates/", "tests/", "bench/", "docs/", "ledger/")
 """What a path in a page begins with where it is one of this repository; a file of a ledger is none."""
 MADE = ("labassist/_content", "ledger/aside/", "ledger/code.git", "templates/prices.toml")
 """Paths of a wheel or of a workspace, which a checkout does not have."""
 
 
-def lines() -> Iterator[tuple[str, str]]:
-    """Yield each line of each page, with its place."""
-    for page in PAGES:
-        for number, line in enumerate(page.read_text(encoding="utf-8").split("\n"), 1):
+def lines(pages: Sequence[Path] = PAGES) -> Iterator[tuple[str, str]]:
+    """Yield each line of each page, with its place; one that ends in a backslash has the next one with it."""
+    for page in pages:
+        text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+        for number, line in enumerate(text.split("\n"), 1):
             yield f"{page.relative_to(ROOT)}:{number}", line
 
 
@@ -45,12 +47,22 @@ def parsers(
                 yield from parsers(inner, f"{name} {word}")
 
 
-COMMANDS = dict(parsers(build_parser()))
+PARSER = build_parser()
+COMMANDS = dict(parsers(PARSER))
+
+
+@pytest.fixture(autouse=True)
+def one_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Building it anew for each command would take most of the time."""
+    monkeypatch.setattr("labassist.cli.main.build_parser", lambda: PARSER)
 
 
 def shown() -> list[tuple[str, str]]:
-    """Return each command that stands on a line of its own, in a page or at the end of a help."""
-    found = [(place, line.strip()) for place, line in lines() if re.match(r" {2,}labassist \S", line)]
+    """Return each command that stands on a line of its own, in a page, a step or at the end of a help."""
+    everywhere = lines([*PAGES, *STEPS])
+    found = [
+        (place, line.strip(" $")) for place, line in everywhere if re.match(r" {2,}(\$ )?labassist \S", line)
+    ]
     for name, parser in COMMANDS.items():
         examples = (parser.epilog or "").partition("example:\n")[2].split("\n")
         found += [
@@ -137,3 +149,13 @@ def test_a_log_is_one_json_document_too(tmp_path: Path, capsys: pytest.CaptureFi
         "run": "20260101-000000-abcdef",
         "lines": ["step 1", "last line without an end"],
     }
+
+
+def test_a_lab_that_is_named_is_one() -> None:
+    there = {folder.name[:2] for folder in (ROOT / "labs").iterdir() if folder.is_dir()}
+    files = [*PAGES[:-1], *STEPS, *(ROOT / "labs").glob("*/lab.toml")]
+    named = [
+        (place, number) for place, line in lines(files) for number in re.findall(r"\b[Ll]ab (\d\d)\b", line)
+    ]
+    assert named
+    assert [(place, number) for place, number in named if number not in there] == []
