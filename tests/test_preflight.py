@@ -14,9 +14,10 @@ import pytest
 from command import QUICK, labassist
 
 from labassist.errors import InputError, LedgerError
+from labassist.ledger.records import Origin
 from labassist.machine.readings import GpuSample, HostSample, MachineSample
 from labassist.planner.arch import load
-from labassist.runs import launch, preflight
+from labassist.runs import launch, preflight, resume
 from labassist.runs.jobs import Job, load_job, resolve
 from labassist.workspace import Workspace
 
@@ -119,6 +120,16 @@ def test_checkpoints_are_held_against_the_disk_that_they_go_to(
             launch._preflight_disk(workspace)
     finally:
         subprocess.run(["umount", str(small)], check=True)
+
+
+def test_a_resume_that_would_end_before_its_checkpoint_is_refused(workspace: Workspace) -> None:
+    """It recorded a run of no step that was `asked to stop`, by nobody."""
+    document = {"job": JOB, "argv": [], "mode": "exact", "seed": 1, "config": {}}
+    document["config"] = dict(resolve(load_job(workspace, JOB), "tiny", None, ()).flat)
+    origin = Origin(run="20261130-000000-aaaaaa", step=60)
+    with pytest.raises(InputError, match="it would end at step 59 .steps., and its last complete checkpoint"):
+        resume._job_plan(workspace, document, ["steps=59"], [], origin)
+    assert resume._job_plan(workspace, document, ["steps=60"], [], origin).flat["steps"] == 60
 
 
 def test_a_planned_checkpoint_is_as_large_as_a_real_one(workspace: Workspace) -> None:

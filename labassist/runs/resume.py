@@ -85,7 +85,7 @@ def resume(
     if document["kind"] == "command":
         plan = _command_plan(workspace, document, path, sets, notes)
     else:
-        plan = _job_plan(workspace, document, sets, notes)
+        plan = _job_plan(workspace, document, sets, notes, origin)
     plan.note, plan.resumed_from, plan.resume_path, plan.drop = note, origin, path, list(drop)
     plan.stop_after = stop_after
     plan.terms = terms(document)
@@ -112,10 +112,20 @@ def _say_changed(before: Code, now: Code, ledger: Ledger, workspace: Workspace) 
     )
 
 
-def _job_plan(workspace: Workspace, document: dict[str, Any], sets: list[str], notes: list[str]) -> Plan:
+def _job_plan(
+    workspace: Workspace, document: dict[str, Any], sets: list[str], notes: list[str], origin: Origin
+) -> Plan:
     job = load_job(workspace, document["job"])
     profile = document.get("profile", "")
     config = job_config.Config(profile, document.get("config", {}) | job_config.parse_sets(job.spec, sets))
+    key = str(job.memory.get("steps", "")).removeprefix("$")
+    steps = config.flat.get(key)
+    if isinstance(steps, int) and steps < origin.step:
+        raise InputError(
+            f"it would end at step {steps} ({key}), and its last complete checkpoint is of step {origin.step}",
+            where=f"run {origin.run}",
+            mend=f"give --set {key}=N with more steps, or start a shorter run",
+        )
     notes += preflight(workspace, job, config)
     return Plan(
         job=document["job"],
