@@ -186,6 +186,19 @@ def test_a_bundle_whose_log_holds_a_secret_says_so(lab: Path, tmp_path: Path) ->
     assert "log.txt" not in labassist(*words, cwd=lab).stderr
 
 
+@pytest.mark.fault
+def test_a_clock_that_was_set_back_is_said_where_it_moves_last(tmp_path: Path) -> None:
+    root = new(tmp_path / "lab").workspace.root
+    first = run(root, "--", "true")
+    assert "warnings" not in first
+    with Ledger.open(root / "ledger") as ledger:
+        ledger.change("note", first["id"], lambda one: {**one, "created": "2999-01-01T00:00:00.000Z"})
+    second = run(root, "--", "true")
+    (warning,) = second["warnings"]
+    assert "began at 2999-01-01T00:00:00.000Z" in warning and "@last is that run and not this one" in warning
+    assert answer("show", "@last", cwd=root)["id"] == first["id"]
+
+
 def test_outside_git_the_script_is_stored_and_replayed(tmp_path: Path) -> None:
     root = tmp_path / "plain"
     for name in ("labs", "ledger"):

@@ -134,6 +134,7 @@ def describe(
     machine = environment.machine()
     hardware = environment.hardware()
     machine.inode = (folder / "alive").stat().st_ino
+    created = now()
     record = Run(
         id=run_id,
         job=plan.job,
@@ -142,7 +143,7 @@ def describe(
         mode=plan.mode,
         seed=plan.seed,
         threads=plan.threads,
-        created=now(),
+        created=created,
         argv=secrets.redact_argv(plan.argv, os.environ),
         cwd=plan.cwd,
         machine=machine,
@@ -158,7 +159,7 @@ def describe(
         resumed_from=plan.resumed_from,
         dropped=plan.drop,
         replay_of=plan.replay_of,
-        warnings=plan.warnings,
+        warnings=[*plan.warnings, *_clock(ledger, created)],
         **plan.terms.document(),
     )
     order = {
@@ -289,6 +290,18 @@ def spawn_supervisor(
             where=f"run {run_id}",
             mend="start it again; this shell's limits stand in `ulimit -n` (open files) and `ulimit -u` (processes)",
         ) from error
+
+
+def _clock(ledger: Ledger, created: str) -> list[str]:
+    """Say that this machine's clock was set back, or another's was ahead: names that count back mean an older run."""
+    begun = [str(one.get("created", "")) for one in ledger.runs if not one.get("replay_of")]
+    newest = max(begun, default="")
+    if newest <= created:
+        return []
+    return [
+        f"this ledger has a run that began at {newest}, and by this machine's clock it is {created}: until then @last "
+        "is that run and not this one"
+    ]
 
 
 def _never_started(ledger: Ledger, run_id: str) -> None:
