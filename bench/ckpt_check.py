@@ -80,7 +80,7 @@ def archive(path: Path, tensors: list[tuple[str, list[int]]], *, real: bool = Fa
             for size in self.shape:
                 count *= size
             stride = (self.shape[1], 1) if len(self.shape) == 2 else ()
-            rest = (0, tuple(self.shape), stride, False, {})
+            rest: tuple[Any, ...] = (0, tuple(self.shape), stride, False, {})
             return torch._utils._rebuild_tensor_v2, (Storage(self.key, count), *rest)
 
     keys: list[tuple[str, int]] = []
@@ -121,7 +121,7 @@ def hole(out: zipfile.ZipFile, file: Any, name: str, size: int) -> None:
     out.start_dir = end
     out.filelist.append(info)
     out.NameToInfo[name] = info
-    out._didModify = True
+    out._didModify = True  # type: ignore[attr-defined]
 
 
 def checkpoint(folder: Path, gigabytes: float) -> None:

@@ -81,7 +81,7 @@ class Ours:
         rows = curve(run_dir)
         times = [row["t"] for row in rows if "loss" in row]
         groups = zip(times[WARM_UP::GROUP], times[WARM_UP + GROUP :: GROUP], strict=False)
-        return statistics.median((end - begin) / GROUP for begin, end in groups)
+        return float(statistics.median((end - begin) / GROUP for begin, end in groups))
 
     def loss(self, run_dir: Path) -> float:
         """Return the loss over the whole validation text, recorded at the end."""

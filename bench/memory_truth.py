@@ -165,7 +165,8 @@ class Child:
         except subprocess.TimeoutExpired:
             self.end()
             return {**case, "error": f"stopped after {seconds:.0f} s"}
-        rows = [json.loads(path.read_text()) for path in sorted(self.request.parent.glob("row-*.json"))]
+        paths = sorted(self.request.parent.glob("row-*.json"))
+        rows: list[dict[str, Any]] = [json.loads(path.read_text()) for path in paths]
         wrong = [row for row in rows if "error" in row]
         if wrong:
             return wrong[0]

@@ -1,9 +1,9 @@
 """How near the planner comes to measured memory and time.
 
-python bench/planner.py [ROWS.jsonl …] [--dry-run] [--python PY] [--write docs/accuracy.md]
+python bench/planner.py [ROWS.jsonl …] [--dry-run] [--write docs/accuracy.md]
 
 ROWS are measured steps, one JSON object a line, as bench/memory_truth.py writes them. Without any, only the published
-rows are compared. --dry-run needs an interpreter with labassist[train] (--python); --dry-file keeps what it answered,
+rows are compared. --dry-run needs the packages of labassist[train]; --dry-file keeps what it answered,
 and asks again where the engine has changed since; alone it shows what is kept. --freeze keeps what the planner says now; --held-out shows it later.
 """
 
@@ -48,7 +48,7 @@ def git(*words: str) -> str:
     ).stdout.strip()
 
 
-def dry_runs(rows: Iterable[Row], python: str, keep: Path | None, *, ask: bool) -> None:
+def dry_runs(rows: Iterable[Row], keep: Path | None, *, ask: bool) -> None:
     """Fill in what the dry run says: some ten seconds a row, unless `keep` has the answer of this engine."""
     engine = git("rev-parse", "HEAD:labassist/planner/dryrun")
     lines = keep.read_text().splitlines() if keep and keep.exists() else []
@@ -60,7 +60,7 @@ def dry_runs(rows: Iterable[Row], python: str, keep: Path | None, *, ask: bool) 
         if answer is None:
             if not ask:
                 continue
-            answer = dry.run(row.plan, python=python)
+            answer = dry.run(row.plan)
             if keep:
                 with keep.open("a") as file:
                     file.write(json.dumps({"engine": engine, "key": row.key, "answer": answer}) + "\n")
@@ -216,7 +216,6 @@ def parse() -> argparse.Namespace:
     add("rows", nargs="*", type=Path, help="measured rows, JSON lines")
     add("--dry-run", action="store_true", help="run the dry-run engine on every row too")
     add("--dry-file", type=Path, help="keep the dry run's answers here")
-    add("--python", default=sys.executable, help="an interpreter with labassist[train]")
     add("--no-run", action="store_true", help="leave out the recorded run that tests `plan time`")
     add("--freeze", type=Path, help="write what the planner says of the rows now, and stop")
     add("--held-out", nargs="*", type=Path, default=[], help="files of --freeze, to be shown beside")
@@ -231,7 +230,7 @@ def main() -> int:
     rows = given if options.freeze else [*given, *published()]
     estimate(rows)
     if options.dry_run or options.dry_file:
-        dry_runs(rows, options.python, options.dry_file, ask=options.dry_run)
+        dry_runs(rows, options.dry_file, ask=options.dry_run)
     if options.freeze:
         page.frozen(options.freeze, rows, git("log", "-1", "--format=%h", "--", "labassist/planner"))
         return 0
@@ -252,7 +251,7 @@ def main() -> int:
     verdicts.add(seconds <= FORMULA_S, f"formula: {1000 * seconds:.3f} ms (≤ 5 ms)")
     if options.dry_run:
         began = time.perf_counter()
-        dry.run(Plan(arch.load("qwen2.5-7b"), seq=2048, batch=2), python=options.python)
+        dry.run(Plan(arch.load("qwen2.5-7b"), seq=2048, batch=2))
         took = time.perf_counter() - began
         most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
         verdicts.add(

@@ -67,7 +67,7 @@ def main() -> int:
 
 def kill_in_the_middle(job: list[str], workspace: Path, fraction: float) -> dict[str, Any]:
     """Start the job detached, kill its trainer at a fraction of its steps, and return its closed record."""
-    run = answer("run", *job, "--detach", cwd=workspace)
+    run: dict[str, Any] = answer("run", *job, "--detach", cwd=workspace)
     folder = workspace / "ledger" / "runs" / run["id"]
     total = 0
     while not total or last_step(folder / "metrics-rank0.jsonl") < fraction * total:
