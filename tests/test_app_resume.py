@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from command import QUICK, answer, train
+from leash import Leash
 from pilot import SIZES, Written, play, shown, until, written_ledger  # noqa: F401 - a fixture
 from textual.pilot import Pilot
 from textual.widget import Widget
@@ -364,8 +365,12 @@ def test_a_refused_experiment_says_why(written: Written) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_run_is_proved_and_ablated_from_its_checkpoint(workspace: Workspace) -> None:
+def test_a_run_is_proved_and_ablated_from_its_checkpoint(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leash = Leash(workspace.root)
     run = train(workspace.root)
+    monkeypatch.setenv(*next(iter(leash.env.items())))
 
     async def script(pilot: Pilot[int], app: LabApp) -> None:
         await opened(pilot, app, "✓ EXACT", "p prove")
@@ -373,6 +378,7 @@ def test_a_run_is_proved_and_ablated_from_its_checkpoint(workspace: Workspace) -
         await until(pilot, app, "Prove", "running", "the uninterrupted run", deadline=120)
         await pilot.press("escape")
         await until(pilot, app, "▸ prove", deadline=120)  # it goes on, and the title says so
+        leash.free()
         await pilot.press("p")
         screen = await until(pilot, app, "the resumed run is equal, bit for bit", "unbroken", deadline=240)
         assert "compared 60 steps" in screen and "from step 30" in screen
