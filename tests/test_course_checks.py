@@ -72,9 +72,9 @@ def test_a_check_that_hangs_is_stopped_with_all_that_it_started(bare: Workspace,
         "time.sleep(600)"
     )
     with pytest.raises(
-        CheckFailed, match=f"the check of {ID}/double did not end within 2 s, and was stopped"
+        CheckFailed, match=f"the check of {ID}/double did not end within 3 s, and was stopped"
     ):
-        ask(bare, body, "2")
+        ask(bare, body, "3")
     own, child = map(int, note.read_text().split())
     assert gone(own) and gone(child)
 
