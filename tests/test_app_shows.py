@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from leash import Leash
 from terminal import APP, Terminal, needs_tmux, terminal
 
 from labassist.ledger.store import Ledger
@@ -46,9 +47,10 @@ def editor(folder: Path) -> Path:
 def test_from_first_start_to_a_check_that_fails_and_after_the_edit_passes(
     folder: Path, workspace: Workspace, size: tuple[int, int]
 ) -> None:
-    with terminal(
-        folder, workspace.root, APP, size=size, env={"EDITOR": str(editor(folder)), "VISUAL": ""}
-    ) as shown:
+    leash = Leash(workspace.root)
+    leash.free()
+    env = {"EDITOR": str(editor(folder)), "VISUAL": "", **leash.env}
+    with terminal(folder, workspace.root, APP, size=size, env=env) as shown:
         shown.wait("Welcome", "01 The first loop", "enter open")
         open_first_loop(shown)
         shown.wait("step 1 of ", "The loop in one file", "n read, next")
@@ -60,8 +62,10 @@ def test_from_first_start_to_a_check_that_fails_and_after_the_edit_passes(
         shown.wait("Check ✓", "✓ done", "measured: ✓ c", "n next", deadline=TRAINED)
         shown.keys("n")
         shown.wait("step 3 of ", "A borrowed learning rate", "space run", "e edit")
+        leash.upto(58)
         shown.keys("Space")
         shown.wait("stop run", deadline=TRAINED)
+        leash.free()
         screen = shown.wait("Check ✗", "✓ the rate climbs", "not yet", deadline=TRAINED)
         assert "expected" in screen
         assert "got" in screen
@@ -124,8 +128,9 @@ def train(workspace: Workspace, *more: str) -> str:
 def test_compare_replay_and_audit_a_flipped_byte(
     folder: Path, workspace: Workspace, size: tuple[int, int]
 ) -> None:
+    leash = Leash(workspace.root)
     first, second = train(workspace), train(workspace, "--set", "optim.lr=0.002")
-    with terminal(folder, workspace.root, APP, size=size) as shown:
+    with terminal(folder, workspace.root, APP, size=size, env=leash.env) as shown:
         shown.wait("2 runs")
         shown.keys("l")
         shown.wait("Ledger  2 runs", f"▸ {second[-6:]}")
@@ -138,6 +143,7 @@ def test_compare_replay_and_audit_a_flipped_byte(
         shown.wait(f"▸ {first[-6:]}*", "r replay")
         shown.keys("r")
         shown.wait("replaying")
+        leash.free()
         shown.wait("✓ BITWISE", "compared 120 steps", deadline=TRAINED)
         shown.keys("a")
         shown.wait("✓ ok", "every byte that was promised is as it was", deadline=TRAINED)
