@@ -38,20 +38,30 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def prove(lab: Path, script: str, *words: str, options: tuple[str, ...] = (), status: int = 0) -> Any:
+def prove(
+    lab: Path, script: str, *words: str, options: tuple[str, ...] = (), status: int = 0, **more: str
+) -> Any:
     command = ["--threads", "1", "--", sys.executable, *TWO, script, *words]
-    env = {"PYTHONPATH": str(lab)}
+    env = {"PYTHONPATH": str(lab), **more}
     return answer("ckpt", "prove", *options, *command, cwd=lab, status=status, env=env, deadline=900)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("options", [("--at", "15"), ("--kill", "--at", "15")])
-def test_a_loop_of_two_ranks_is_proved_bit_for_bit(lab: Path, options: tuple[str, ...]) -> None:
-    found = prove(lab, "ranks_loop.py", options=options)
+@pytest.mark.parametrize(
+    ("options", "steps", "every", "last"),
+    [
+        (("--at", "15"), 24, 6, 15),
+        (("--kill", "--at", "150"), 600, 100, 100),
+    ],  # far from the next, for a kill
+)
+def test_a_loop_of_two_ranks_is_proved_bit_for_bit(
+    lab: Path, options: tuple[str, ...], steps: int, every: int, last: int
+) -> None:
+    found = prove(lab, "ranks_loop.py", options=options, STEPS=str(steps), EVERY=str(every))
     assert found["verdict"] == "BITWISE", found
-    assert found["resumed_from"]["step"] == (12 if "--kill" in options else 15)
-    assert found["compared"]["steps"] == 24 and found["compared"]["series"] == 6  # three a rank
+    assert found["resumed_from"]["step"] == last
+    assert found["compared"]["steps"] == steps and found["compared"]["series"] == 6  # three a rank
     assert found["rng"] and all(one["equal"] for one in found["rng"])
     assert found["check"]["verdict"] == "EXACT"
     interrupted = answer("show", found["runs"]["interrupted"], cwd=lab)
@@ -98,7 +108,7 @@ def test_a_trainer_of_two_ranks_is_proved_bit_for_bit(lab: Path, line: bool) -> 
 @pytest.mark.slow
 def test_a_loop_of_two_ranks_stops_at_one_step(lab: Path) -> None:
     words = ("run", "--detach", "--json", "--threads", "1", "--", sys.executable, *TWO, "ranks_loop.py")
-    run = json.loads(labassist(*words, cwd=lab, env={"STEPS": "1000000"}).stdout)
+    run = json.loads(labassist(*words, cwd=lab, env={"STEPS": "1000000", "EVERY": "1000000"}).stdout)
     folder = run_folder(lab, run)
     wait_for_step(folder, 5)
     labassist("stop", run["id"], cwd=lab)

@@ -10,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from labassist import record
 
 STEPS, BATCH, ROWS = int(os.environ.get("STEPS", "24")), 4, 64
+EVERY = int(os.environ.get("EVERY", "6"))
 
 
 class Rows:
@@ -61,7 +62,7 @@ def main():
         schedule.step()
         optimizer.zero_grad()
         recorder.record(step, loss=float(loss), lr=rate, batch=record.digest(at))
-        if (step % 6 == 0 and STEPS < 100) or recorder.stop_requested:
+        if step % EVERY == 0 or recorder.stop_requested:
             recorder.save(step, states)
         if step == 13 and os.path.exists("crash"):
             recorder.wait()
