@@ -17,6 +17,7 @@ from labassist.cli.main import build_parser, main, parse
 from labassist.cli.output import paint, table, to_json
 from labassist.cli.parsing import UsageError
 from labassist.errors import AnswerNo
+from labassist.ledger.verdict import TOLERANCES
 from labassist.workspace import Workspace
 
 
@@ -35,6 +36,12 @@ def run(*words: str, cwd: Path | None = None, **env: str) -> subprocess.Complete
 def commands() -> dict[str, object]:
     actions = build_parser()._subparsers._group_actions  # type: ignore[union-attr]
     return dict(actions[0].choices)  # type: ignore[arg-type]
+
+
+def test_a_tolerance_that_there_is_not_is_refused_before_anything_is_replayed() -> None:
+    with pytest.raises(UsageError, match="unknown value 'fp33'"):
+        parse(["replay", "@last", "--tolerance", "fp33"])
+    assert all(parse(["replay", "@last", "--tolerance", name]).tolerance == name for name in TOLERANCES)
 
 
 def test_version_and_help() -> None:

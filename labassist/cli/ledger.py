@@ -59,8 +59,8 @@ def register(sub: Subparsers) -> None:
     parser.add_argument(
         "--tolerance",
         default="",
-        metavar="NAME",
-        help="WITHIN_NOISE within the bounds of this type: fp32, bf16 or fp16",
+        choices=("fp32", "bf16", "fp16"),
+        help="differences within the rounding of this type are WITHIN_NOISE",
     )
     parser.add_argument(
         "--current-labassist",
