@@ -58,6 +58,8 @@ def test_a_disk_that_is_not_there_is_named(lab: Path, tmp_path: Path) -> None:
     found = answer("fsck", cwd=lab, status=1)
     assert [one["code"] for one in found["findings"]] == ["checkpoints-elsewhere"]
     assert str(other) in found["findings"][0]["message"]
+    bundle = answer("export", run["id"], "--to", "bundle", "-o", str(tmp_path / "x.tar"), cwd=lab)
+    assert f"1 checkpoint, of step 10, cannot be found and taken along: {other}" in bundle["notes"][0]
     assert "checkpoint-missing" in {problem.code for problem in audit(lab / "ledger", lab).problems}
     shutil.move(tmp_path / "unplugged", other)
     assert answer("audit", run["id"], cwd=lab)["ok"] is True

@@ -22,14 +22,16 @@ from typing import IO, Any
 import msgspec
 
 from labassist import __version__
-from labassist.errors import CheckpointError, InputError, LedgerError
+from labassist.errors import CheckpointError, InputError, LedgerError, counted
 from labassist.ledger import codestore, origin
+from labassist.ledger.foreign import is_foreign
 from labassist.ledger.origin import MARKS, Line
 from labassist.ledger.records import why_gone
 from labassist.ledger.refs import closure
 from labassist.ledger.store import Ledger
 from labassist.record.durable import sync_folder
 from labassist.record.inspect import committed, folder_of, read_manifest
+from labassist.record.protocol import CHECKPOINTS
 from labassist.runs.absorb import now
 from labassist.runs.belongings import belongings, large_files
 from labassist.workspace import Workspace
@@ -100,6 +102,7 @@ def collect(
         parcel.work |= belongings(workspace, ledger, document, checkpoints)
         if with_files:
             parcel.work |= large_files(workspace.root, document, ledger.objects)
+    parcel.notes += _not_here(parcel, ledger, checkpoints)
     scratch.mkdir(parents=True, exist_ok=True)
     packed = codestore.pack(
         workspace.root, ledger.folder, chosen, scratch / _CODE, scratch, branches=branches
@@ -160,6 +163,24 @@ def files_of(ledger: Ledger, run: str, checkpoints: str) -> Iterator[tuple[str, 
         elif checkpoints == "all" or (checkpoints == "last" and step == last):
             for file in sorted(one for one in path.rglob("*") if one.is_file()):
                 yield f"checkpoints/{path.name}/{file.relative_to(path).as_posix()}", file
+
+
+def _not_here(parcel: Parcel, ledger: Ledger, checkpoints: str) -> Iterator[str]:
+    """Say which checkpoints that should go along are not here, as where the disk that holds them is not."""
+    steps: dict[str, list[int]] = {run: [] for run in parcel.runs}
+    for row in ledger.checkpoints:
+        if row["run"] in steps and not why_gone(dict(row)) and not is_foreign(dict(row)):
+            steps[row["run"]].append(row["step"])
+    for run, known in steps.items():
+        wanted = {"all": known, "last": sorted(known)[-1:]}.get(checkpoints, [])
+        missing = sorted(set(wanted) - set(parcel.steps(run)))
+        if missing:
+            place = ledger.run_folder(run) / CHECKPOINTS
+            where = f": {os.readlink(place)} is not here" if place.is_symlink() and not place.exists() else ""
+            yield (
+                f"run {run}: {counted(len(missing), 'checkpoints')}, of step {missing[-1]}, cannot be found and taken "
+                f"along{where}"
+            )
 
 
 def _of_trainer(folder: Path, place: Path) -> Iterator[tuple[str, Path]]:
