@@ -291,7 +291,7 @@ def replay(found: Evidence) -> list[Criterion]:
             "every step was compared",
             verdict.get("steps", 0) == run["total_steps"],
             counted(run["total_steps"], "steps"),
-            f"{verdict.get('steps', 0)}",
+            counted(verdict.get("steps", 0), "steps"),
             f"{short(run)}, verdict",
         ),
     ]
