@@ -142,6 +142,23 @@ def test_a_checkpoint_that_was_damaged_before_it_was_packed_keeps_nothing_else_o
     assert again["checkpoints"] > 0 and answer("audit", cwd=home)["ok"] is True
 
 
+@pytest.mark.fault
+def test_one_lost_folder_keeps_no_other_run_from_coming_home(
+    little_lab: Path, home: Path, tmp_path: Path
+) -> None:
+    """Nor the whole of `leave`; what went on from the lost one stays behind with it, and is named."""
+    copy = Path(shutil.copytree(little_lab, tmp_path / "lab", symlinks=True))
+    runs = list(documents(copy).values())
+    (later,) = (one for one in runs if one.get("resumed_from"))
+    earlier = later["resumed_from"]["run"]
+    shutil.rmtree(copy / "ledger" / "runs" / earlier)
+    brought = answer("import", str(copy), cwd=home)
+    assert set(brought["new"]) == {one["id"] for one in runs} - {earlier, later["id"]}
+    said = " ".join(brought["notes"])
+    assert all(f"run {one} is not taken along: its folder is gone" in said for one in (earlier, later["id"]))
+    assert audit(home / "ledger", home).ok
+
+
 def test_a_second_import_brings_nothing_and_a_resume_goes_on(bundle: Path, home: Path) -> None:
     answer("import", str(bundle), cwd=home)
     entries = len(little.lines(home))

@@ -11,15 +11,15 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from labassist.errors import CheckpointError, CodeError, LedgerError
+from labassist.errors import CheckpointError, CodeError, LedgerError, counted
 from labassist.ledger import foreign, room
 from labassist.ledger.gitcmd import open_repository
 from labassist.ledger.kept import listing
 from labassist.ledger.objects import Objects
-from labassist.ledger.records import Kept, to_document
+from labassist.ledger.records import Kept, to_document, why_gone
 from labassist.ledger.store import Ledger
 from labassist.record.inspect import committed, folder_of, read_manifest
-from labassist.record.protocol import file_sha256
+from labassist.record.protocol import CHECKPOINTS, file_sha256
 from labassist.workspace import Workspace
 
 _CLOSED = (".git", "ledger", ".labassist", "labs", "templates")
@@ -121,6 +121,22 @@ def not_taken(workspace: Path, documents: Iterable[dict[str, Any]], taken: Itera
             why = "it is no longer what the run made" if is_open(path) else "an import puts nothing there"
             found[path] = f"{path}, an output of run {document['id']}: {why}, so copy it yourself"
     return list(found.values())
+
+
+def not_here(ledger: Ledger, taken: dict[str, list[int]], checkpoints: str) -> Iterator[str]:
+    """Say which checkpoints should be among the steps `taken` of each run and are not, as where their disk is away."""
+    steps: dict[str, list[int]] = {run: [] for run in taken}
+    for row in ledger.checkpoints:
+        if row["run"] in steps and not why_gone(dict(row)) and not foreign.is_foreign(dict(row)):
+            steps[row["run"]].append(row["step"])
+    for run, known in steps.items():
+        wanted = {"all": known, "last": sorted(known)[-1:]}.get(checkpoints, [])
+        missing = sorted(set(wanted) - set(taken[run]))
+        if missing:
+            place = ledger.run_folder(run) / CHECKPOINTS
+            away = f": {os.readlink(place)} is not here" if place.is_symlink() and not place.exists() else ""
+            what = f"{counted(len(missing), 'checkpoints')}, of step {missing[-1]},"
+            yield f"run {run}: {what} cannot be found and taken along{away}"
 
 
 def by_hash_only(

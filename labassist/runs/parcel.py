@@ -22,18 +22,16 @@ from typing import IO, Any
 import msgspec
 
 from labassist import __version__
-from labassist.errors import CheckpointError, InputError, LedgerError, counted
+from labassist.errors import CheckpointError, InputError, LedgerError
 from labassist.ledger import codestore, origin
-from labassist.ledger.foreign import is_foreign
 from labassist.ledger.origin import MARKS, Line
 from labassist.ledger.records import why_gone
 from labassist.ledger.refs import closure
 from labassist.ledger.store import Ledger
 from labassist.record.durable import sync_folder
 from labassist.record.inspect import committed, folder_of, read_manifest
-from labassist.record.protocol import CHECKPOINTS
 from labassist.runs.absorb import now
-from labassist.runs.belongings import belongings, large_files
+from labassist.runs.belongings import belongings, large_files, not_here
 from labassist.workspace import Workspace
 
 FORMAT, VERSION = "labassist-bundle", 1
@@ -102,7 +100,7 @@ def collect(
         parcel.work |= belongings(workspace, ledger, document, checkpoints)
         if with_files:
             parcel.work |= large_files(workspace.root, document, ledger.objects)
-    parcel.notes += _not_here(parcel, ledger, checkpoints)
+    parcel.notes += not_here(ledger, {run: parcel.steps(run) for run in parcel.runs}, checkpoints)
     scratch.mkdir(parents=True, exist_ok=True)
     packed = codestore.pack(
         workspace.root, ledger.folder, chosen, scratch / _CODE, scratch, branches=branches
@@ -116,8 +114,12 @@ def _chosen(ledger: Ledger, names: Sequence[str], parcel: Parcel) -> list[dict[s
     """Return the runs that are asked for and their ancestors, in the order of the journal."""
     documents = {row["id"]: dict(row) for row in ledger.runs if isinstance(row.get("id"), str)}
     wanted = {ledger.find(name)["id"] for name in names}
+    lost = set() if names else _without_folder(ledger, documents)
     for run_id, document in documents.items():
-        if document["state"] != "running":
+        if run_id in lost:
+            why = "its folder is gone, or that of a run that it goes on from"
+            parcel.notes.append(f"run {run_id} is not taken along: {why}; see labassist fsck")
+        elif document["state"] != "running":
             if not names:
                 wanted.add(run_id)
         elif run_id in wanted:
@@ -137,6 +139,18 @@ def _chosen(ledger: Ledger, names: Sequence[str], parcel: Parcel) -> list[dict[s
             "there is no run to take along", where=str(ledger.folder), mend="see `labassist runs`"
         )
     return [document for run_id, document in documents.items() if run_id in wanted]
+
+
+def _without_folder(ledger: Ledger, documents: dict[str, dict[str, Any]]) -> set[str]:
+    """Return the runs whose folder is gone and what goes on from them: one lost folder keeps no other run here."""
+    ended = {run: one for run, one in documents.items() if one["state"] != "running"}
+    gone = {run for run in ended if not ledger.run_folder(run).is_dir()}
+    found = set(gone)
+    while gone:
+        later = {run for run, one in ended.items() if (one.get("resumed_from") or {}).get("run") in gone}
+        gone = later - found
+        found |= gone
+    return found
 
 
 def files_of(ledger: Ledger, run: str, checkpoints: str) -> Iterator[tuple[str, Path]]:
@@ -163,24 +177,6 @@ def files_of(ledger: Ledger, run: str, checkpoints: str) -> Iterator[tuple[str, 
         elif checkpoints == "all" or (checkpoints == "last" and step == last):
             for file in sorted(one for one in path.rglob("*") if one.is_file()):
                 yield f"checkpoints/{path.name}/{file.relative_to(path).as_posix()}", file
-
-
-def _not_here(parcel: Parcel, ledger: Ledger, checkpoints: str) -> Iterator[str]:
-    """Say which checkpoints that should go along are not here, as where the disk that holds them is not."""
-    steps: dict[str, list[int]] = {run: [] for run in parcel.runs}
-    for row in ledger.checkpoints:
-        if row["run"] in steps and not why_gone(dict(row)) and not is_foreign(dict(row)):
-            steps[row["run"]].append(row["step"])
-    for run, known in steps.items():
-        wanted = {"all": known, "last": sorted(known)[-1:]}.get(checkpoints, [])
-        missing = sorted(set(wanted) - set(parcel.steps(run)))
-        if missing:
-            place = ledger.run_folder(run) / CHECKPOINTS
-            where = f": {os.readlink(place)} is not here" if place.is_symlink() and not place.exists() else ""
-            yield (
-                f"run {run}: {counted(len(missing), 'checkpoints')}, of step {missing[-1]}, cannot be found and taken "
-                f"along{where}"
-            )
 
 
 def _of_trainer(folder: Path, place: Path) -> Iterator[tuple[str, Path]]:
