@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -221,11 +222,15 @@ def test_many_checkpoints_start_one_check_of_what_the_highlight_rests_on(written
         await opened(pilot, app, "5 checkpoints", "✓ EXACT")
         await pilot.press("end")
         await until(pilot, app, "▸ abc001")
-        await until(pilot, app, "✓ present")
-        for _ in range(40):
+        end = time.monotonic() + 30
+        while not exact(app)[-1]:
+            assert time.monotonic() < end, shown(app)
             await pilot.pause(0.05)
-        rows = [line for line in shown(app).splitlines() if "abc00" in line]
-        assert [("EXACT" in row) for row in rows] == [True, False, False, False, True]
+        await pilot.pause(1.0)  # nothing else is looked at
+        assert exact(app) == [True, False, False, False, True]
+
+    def exact(app: LabApp) -> list[bool]:
+        return ["EXACT" in line for line in shown(app).splitlines() if "abc00" in line]
 
     play(written.workspace, script)
 
