@@ -65,6 +65,9 @@ accuracy: .venv/stamp-train,dev
 screenshots: .venv/stamp-loop
 	@mkdir -p screenshots && $(BIN)/python -m labassist.app.screenshot screenshots
 
+# Each command that `lint` calls, and its package: one that the python at hand has already gets no command in .venv.
+TOOLS := ruff=ruff mypy=mypy lint-imports=import-linter
+
 # A stamp names the extras it stands for. A torch that the python at hand already has is used as it is: then
 # nothing that touches it is constrained. Where that python is itself a virtual environment, whose packages
 # --system-site-packages does not show, a .pth line does.
@@ -89,6 +92,10 @@ screenshots: .venv/stamp-loop
 	else cp constraints.txt .venv/constraints.txt; fi; \
 	echo "== installing labassist[$*] into .venv (the first time: minutes, most of it torch)"; \
 	$(BIN)/python -m pip install --quiet --quiet --constraint .venv/constraints.txt --editable ".[$*]"; \
+	case "$*" in *dev*) for tool in $(TOOLS); do \
+	    test -x $(BIN)/$${tool%=*} || $(BIN)/python -m pip install --quiet --quiet \
+	        --constraint .venv/constraints.txt --ignore-installed --no-deps $${tool#*=}; \
+	done;; esac; \
 	touch "$@"
 
 # What checks research objects wants an older rich than textual does.
