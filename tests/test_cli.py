@@ -14,7 +14,7 @@ import pytest
 
 import labassist
 from labassist.cli.main import build_parser, main, parse
-from labassist.cli.output import paint, table, to_json
+from labassist.cli.output import emit, paint, say, table, to_json
 from labassist.cli.parsing import UsageError
 from labassist.errors import AnswerNo
 from labassist.ledger.verdict import TOLERANCES
@@ -257,6 +257,17 @@ def test_without_a_command_or_a_terminal_it_says_what_works(workspace: Workspace
 )
 def test_options_may_stand_before_an_optional_argument(words: str, name: str, value: object) -> None:
     assert getattr(parse(words.split()), name) == value
+
+
+@pytest.mark.fault
+def test_a_note_cannot_steer_the_terminal_that_shows_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """A run that was imported has its notes, reasons and file names from somebody else."""
+    note = "a\tb\n\x1b]0;title\x07 \x1b[31m \x9b2J \r" + "字\u3000"
+    emit({}, False, lambda: note)
+    say(note)
+    shown = capsys.readouterr()
+    expected = "a\tb\n\\x1b]0;title\\x07 \x1b[31m \\x9b2J \\r字\u3000\n"
+    assert shown.out == shown.err == expected
 
 
 def test_a_word_too_many_is_still_one() -> None:

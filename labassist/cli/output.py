@@ -15,17 +15,23 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+_CONTROLS = re.compile(r"\x1b(?!\[\d{1,2}m)|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f]")
 STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
 
 
 def emit(data: Any, json_mode: bool, human: Callable[[], str]) -> None:
     """Print a command's answer on stdout: `data` as one JSON document with --json, else what `human` returns."""
-    print(to_json(data) if json_mode else human())
+    print(to_json(data) if json_mode else inert(human()))
 
 
 def say(line: str) -> None:
     """Print one line of talk (progress, notes, advice) on stderr."""
-    print(line, file=sys.stderr, flush=True)
+    print(inert(line), file=sys.stderr, flush=True)
+
+
+def inert(text: str) -> str:
+    """Return text whose control characters stand escaped, but for our own styles: a note may come from anybody."""
+    return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def piped() -> bool:
