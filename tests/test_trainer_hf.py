@@ -150,12 +150,12 @@ def test_audit_covers_the_folders_of_the_trainer(lab: Path, whole: Any) -> None:
 
 
 def test_the_callback_form_and_a_stop_with_a_checkpoint(lab: Path) -> None:
-    run = _start_detached(lab, LINE="callback", STEPS="4000", OUTPUT="out3")
+    run = _start_detached(lab, LINE="callback", STEPS="40000", OUTPUT="out3")
     wait_for_step(run_folder(lab, run), 12)
     labassist("stop", run["id"], cwd=lab)
     stopped = wait_closed(lab, run)
     assert (stopped["state"], stopped["exit"]) == ("stopped", 0)
-    assert max(committed(run_folder(lab, run))) == stopped["step"] < 4000
+    assert max(committed(run_folder(lab, run))) == stopped["step"] < 40000
     with Ledger.open(lab / "ledger") as ledger:
         seeds = ledger.objects.get_json(stopped["randomness"])["seeds"]
     assert seeds == {"seed": 11, "by": "the script", "model_before": False, "trainer": 42}
@@ -223,7 +223,7 @@ def test_each_rank_has_its_files_and_both_replay_elsewhere(lab: Path, tmp_path: 
 
 
 def test_ranks_stop_together(lab: Path, tmp_path: Path) -> None:
-    env = {"STEPS": "4000", "OUTPUT": str(tmp_path / "out"), "MASTER_PORT": "29618"}
+    env = {"STEPS": "40000", "OUTPUT": str(tmp_path / "out"), "MASTER_PORT": "29618"}
     words = ("run", "--detach", "--json", "--threads", "1", "--", "python", *RANKS)
     run = json.loads(labassist(*words, cwd=lab, env=env).stdout)
     folder = run_folder(lab, run)
