@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import answer, kill_trainer, labassist, run_folder, wait_closed, wait_for_step
+from command import answer, kill_trainer, labassist, run_folder, wait_closed, wait_for_step, wait_until
 
 from labassist.ledger.store import Ledger
 from labassist.workspace import new
@@ -258,6 +258,8 @@ def test_a_sweep_trains_each_setting_with_each_seed_and_goes_on_after_a_kill(lab
         assert "two seeds of one setting differ by up to" in log_of(lab, document)
     short = [word for one in ("over=unfreezing", "updates=3") for word in ("--set", one)]
     started = answer("run", *words, *short, "--detach", cwd=lab, env=ENV)
+    first = run_folder(lab, started) / "checkpoints" / "step-00000001"
+    wait_until(first.exists, "the first seed's checkpoint")
     wait_for_step(run_folder(lab, started), 2)
     kill_trainer(run_folder(lab, started))
     wait_closed(lab, started)
