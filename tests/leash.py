@@ -24,8 +24,10 @@ HELD = """\
                 recorder.wait()  # the save before it is whole
                 calls, real = iter(range(fsync)), os.fsync
                 os.fsync = lambda file: time.sleep(600) if next(calls, None) is None else real(file)
-            while step >= int(open(leash).read()) and not recorder.stop_requested:
-                time.sleep(0.005)
+            for _ in range(60_000):  # ten minutes or so: nothing outlives a test that failed for ever
+                if step < int(open(leash).read()) or recorder.stop_requested:
+                    break
+                time.sleep(0.01)
 """
 
 
