@@ -14,6 +14,7 @@ from course_lab import ID, TOML, folders, loaded, record, write
 from labassist.course import checking
 from labassist.course.checking import Answer, CheckFailed
 from labassist.course.evidence import Evidence, Missing
+from labassist.course.progress import _fitting
 from labassist.ledger.store import Ledger
 from labassist.workspace import Workspace
 
@@ -190,6 +191,12 @@ def test_evidence_gives_runs_series_replays_and_checkpoints(bare: Workspace) -> 
         assert [run["id"] for run in found.runs(f"{ID}/train", profile="")] == [other]
         assert found.run("plain")["id"] == new, "not the one whose rate another step sets"
         assert found.run("fast")["id"] == fast
+        without = record(bare, [3.0, 4.0])
+        ledger.change("note", without, lambda one: {**one, "dropped": ["optimizer"]})
+        assert found.runs("train", "tiny")[0]["id"] == without
+        assert found.run("plain")["id"] == new, "not the one that left a state out on purpose"
+        plain = next(step for step in lab.steps if step.id == "plain")
+        assert next(iter(_fitting(course, ledger, lab, plain)))["id"] == new
         assert found.series(new, "loss") == [(1, 3.0), (2, 1.0)]
         with pytest.raises(Missing, match="recorded no series 'val_loss', but loss"):
             found.series(found.run("plain"), "val_loss")

@@ -86,9 +86,9 @@ class Evidence:
                 raise Missing("no replay of a run of this lab has a verdict yet", run=command)
             return self._given(found[0])
         profile, config = settings(self._course, self._lab, step.run)
-        found = self.runs(step.run.job, profile, **config)
+        found = noted.of_step(self.runs(step.run.job, profile, **config))
         if not found:
-            every = noted.runs_of(self._ledger, step.run.job, profile, config)
+            every = noted.of_step(noted.runs_of(self._ledger, step.run.job, profile, config))
             raise Missing(_why_none(step.run, every), run=command)
         if not self._ledger.run_folder(found[0]["id"]).is_dir():
             raise Missing(f"the folder of run {found[0]['id']} is gone, and its curves with it", run=command)

@@ -80,6 +80,11 @@ def runs_of(ledger: Ledger, job: str, profile: str | None, config: Mapping[str, 
     return _newest_first(ledger, wanted)
 
 
+def of_step(runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return those of some runs that a step may take for its own: one that left a state out on purpose is none."""
+    return [run for run in runs if not run.get("dropped")]
+
+
 def runs_of_lab(ledger: Ledger, lab: str) -> list[dict[str, Any]]:
     """Return every run of a lab's jobs, replays too, newest first."""
     return _newest_first(ledger, lambda run: str(run.get("job", "")).startswith(f"{lab}/"))

@@ -305,7 +305,7 @@ def _fitting(course: Course, ledger: Ledger, lab: Lab, step: Step) -> list[dict[
     except InputError:
         # The learner's own job file has a fault, or lacks the key: `labassist run` names it.
         return []
-    return noted.runs_of(ledger, step.run.job, profile, config)
+    return noted.of_step(noted.runs_of(ledger, step.run.job, profile, config))
 
 
 def _measured_by(course: Course, ledger: Ledger, lab: Lab, step: Step, marks: Marks) -> str:
