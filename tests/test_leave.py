@@ -8,7 +8,7 @@ from pathlib import Path
 import farshell
 import little
 import pytest
-from command import answer, labassist, wait_for_step
+from command import answer, labassist, wait_closed, wait_for_step
 
 from labassist.errors import LedgerError
 from labassist.ledger.store import Ledger
@@ -57,6 +57,18 @@ def test_a_destination_that_cannot_be_ends_no_training(
     assert left["stopped"] == [run] and (left["safe"], left["unsafe"]) == (True, "")
     (bundle,) = (tmp_path / "made").iterdir()
     assert bundle.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.fault
+def test_a_run_whose_workspace_was_moved_is_asked_to_stop_with_a_warning(box: Path, tmp_path: Path) -> None:
+    run = little.start(box, every=100_000)["id"]
+    wait_for_step(box / "ledger" / "runs" / run, 3)
+    moved = box.rename(tmp_path / "moved")
+    said = labassist("stop", run, cwd=moved).stderr
+    assert f"warning: it began when this workspace was at {box}, where it looks for the request" in said
+    moved.rename(box)  # its supervisor has waited, and sees what was asked
+    closed = wait_closed(box, {"id": run})
+    assert closed["state"] == "stopped" and closed["reason"] == "asked to stop"
 
 
 @pytest.mark.skipif(not SHM.is_dir(), reason="no tmpfs here")

@@ -193,7 +193,7 @@ def show_tail(ledger: Ledger, run_id: str) -> None:
 def stop(args: argparse.Namespace) -> int:
     """Ask a live run to stop."""
     from labassist.cli.opening import opened
-    from labassist.cli.output import emit
+    from labassist.cli.output import emit, say
     from labassist.errors import AnswerNo
     from labassist.runs import life
 
@@ -201,6 +201,12 @@ def stop(args: argparse.Namespace) -> int:
     document = ledger.find(args.run)
     if not life.ask_to_stop(ledger.run_folder(document["id"])):
         raise AnswerNo(f"it is not alive ({document['state']})", where=f"run {document['id']}")
+    before = life.began_elsewhere(ledger.run_folder(document["id"]))
+    if before:
+        say(
+            f"warning: it began when this workspace was at {before}, where it looks for the request and writes its "
+            "checkpoints: if it was moved, move it back until the run has ended"
+        )
     if args.wait:
         from labassist.runs.follow import follow
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from labassist.errors import LedgerError
+from labassist.record.protocol import RUN_DIR
 
 STOP = "stop"
 """A file in the run folder: somebody asked the run for a checkpoint and its end. It may say why."""
@@ -125,6 +126,19 @@ def ask_to_stop(folder: Path, why: str = "") -> bool:
             f"cannot ask the run to stop: {error.strerror}", where=str(folder / STOP)
         ) from error
     return True
+
+
+def began_elsewhere(folder: Path) -> str:
+    """Return where the workspace of a run in `folder` was when it began, empty where it is still there.
+
+    Its processes know that path only. A container may also have another name for the same folder.
+    """
+    try:
+        order = json.loads((folder / "order.json").read_bytes())
+        known = Path(order["env"][RUN_DIR])
+        return "" if known.exists() and known.samefile(folder) else str(known.parents[2])
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return ""
 
 
 def stop_asked(folder: Path) -> bool:

@@ -170,7 +170,8 @@ def _watch(
     absorber = Absorber(ledger, run_id, Path(order["root"]))
     meter = Meter(ledger, run_id, order)
     trouble = ""
-    while life.held(folder / "alive"):
+    # The lock is looked for by its path: while somebody has moved the workspace away, the shim itself says that it lives.
+    while life.held(folder / "alive") or (child is not None and child.poll() is None):
         if child is not None:
             child.poll()
         try:
