@@ -68,8 +68,10 @@ def test_all_untracked_files_together_are_bounded(
 
 @pytest.mark.fault
 def test_secrets_in_untracked_files_are_recorded_by_name(
-    repo: Path, objects: Objects, tmp_path: Path
+    repo: Path, objects: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "plainwordsofmykey")
+    write(repo, "watch.py", "start('plainwordsofmykey')\n")
     write(repo, ".env", "A=1\n")
     write(repo, "keys/id_rsa", "x\n")
     write(repo, "login.py", f"login(token='{SECRET}')\n")
@@ -79,6 +81,7 @@ def test_secrets_in_untracked_files_are_recorded_by_name(
         (".env", "", False),
         ("keys/id_rsa", "", False),
         ("login.py", "", False),
+        ("watch.py", "", False),
     ]
     assert not any(SECRET.encode() in objects.get(name) for name in objects)
     restore(code, objects, repo, tmp_path / "into")

@@ -52,6 +52,16 @@ def test_what_secrets_look_like(kind: str) -> None:
     assert [(finding.line, finding.kind) for finding in scan(text)] == [(3, kind)]
 
 
+def test_what_a_variable_holds_is_a_secret_wherever_it_stands() -> None:
+    plain = noise(20, string.ascii_lowercase)
+    env = {"WANDB_API_KEY": plain, "DB_PASSWORD": "postgres", "LS_COLORS": noise(40)}
+    text = f"import os\n\nlogin('{plain}')\nconnect('postgres')\nx = '{env['LS_COLORS']}'\n"
+    assert scan(text) == []
+    assert [(finding.line, finding.kind) for finding in scan(text, env)] == [
+        (3, "the value of WANDB_API_KEY")
+    ]
+
+
 ORDINARY = [
     'tokenizer = "gpt2"',
     "token_ids = [1, 2, 3]",

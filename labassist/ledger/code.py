@@ -276,7 +276,7 @@ class _Capture:
     def _refuse_secrets(self, patch: bytes) -> None:
         """Raise CodeError where an added line of the patch holds a secret."""
         for change in patches.read(patch):
-            for finding in secrets.scan("\n".join(text for _, text in change.lines)):
+            for finding in secrets.scan("\n".join(text for _, text in change.lines), os.environ):
                 _refuse(change.path, change.lines[finding.line - 1][0], finding.kind)
 
 
@@ -294,7 +294,7 @@ def _unread(path: str, error: OSError) -> CodeError:
 
 def _findings(data: bytes) -> list[secrets.Finding]:
     """Return the secrets in a file, none where it is binary."""
-    return [] if b"\0" in data[:8192] else secrets.scan(data.decode(errors="replace"))
+    return [] if b"\0" in data[:8192] else secrets.scan(data.decode(errors="replace"), os.environ)
 
 
 def _refuse_secret(path: str, data: bytes) -> None:

@@ -106,6 +106,9 @@ _REFERENCE = re.compile(r"\$\$\{|\$\{([A-Za-z_]\w*)\}")
 _MAX_LINE = 20_000
 """Longer lines are data (base64, minified code): they are searched for the shapes of tokens only."""
 
+_LONG = 16
+"""Characters from which on a variable's value is no word that code has anyway, as `postgres` is a password."""
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -129,17 +132,19 @@ def denied(path: str) -> bool:
     )
 
 
-def scan(text: str) -> list[Finding]:
-    """Return the secrets in a text, one a line at most, in order."""
-    findings = []
+def scan(text: str, env: Mapping[str, str] | None = None) -> list[Finding]:
+    """Return the secrets in a text, one a line at most, in order: by their shape, and long ones of `env` by value."""
+    found: dict[int, str] = {}
+    for value, name in _secret_values(env or {}):
+        if len(value) >= _LONG and value in text:
+            found[text.count("\n", 0, text.find(value)) + 1] = f"the value of {name}"
     number, at = 1, 0
     for start in _hinted_lines(text):
         number, at = number + text.count("\n", at, start), start
-        end = text.find("\n", start)
-        for kind, _, _ in _spans(text[start : end if end >= 0 else len(text)]):
-            findings.append(Finding(number, kind))
-            break
-    return findings
+        line = text[start : text.find("\n", start) % (len(text) + 1)]
+        if span := next(_spans(line), None):
+            found[number] = span[0]
+    return [Finding(line, found[line]) for line in sorted(found)]
 
 
 def secret_name(name: str) -> bool:
