@@ -17,5 +17,5 @@ def ask(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
     return status, json.loads(capsys.readouterr().out)
 
 
-def plan(**values: Any) -> Plan:
-    return Plan(arch.load("qwen2.5-7b"), **values).checked()
+def plan(model: str = "qwen2.5-7b", **values: Any) -> Plan:
+    return Plan(arch.load(model), **values).checked()

@@ -2,54 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command import answer, labassist, run_folder
+from own_command import MAKE, RECORDED, own_lab, run  # noqa: F401 - a fixture
 
 from labassist.cli.ledger import summary
 from labassist.errors import LedgerError
 from labassist.ledger.audit import audit
-from labassist.ledger.code import HASH_LIMIT
 from labassist.ledger.store import Ledger
 from labassist.runs.command import job_name, plan_command
 from labassist.runs.launch import launch
 from labassist.workspace import new
-
-MAKE = """\
-import os, sys
-os.makedirs("made/deep", exist_ok=True)
-open("made/one.txt", "w").write("one " + " ".join(sys.argv[1:]) + "\\n")
-open("made/deep/two.bin", "wb").write(bytes(range(256)))
-sys.exit(int(os.environ.get("STATUS", "0")))
-"""
-RECORDED = """\
-from labassist import record
-order = record.read_order()
-recorder = record.start(order=order, total_steps=4)
-for step in range(1, 5):
-    recorder.record(step, loss=1 / step, batch=record.digest([step]))
-recorder.finish(4)
-"""
-
-
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = new(tmp_path_factory.mktemp("command") / "lab").workspace.root
-    (root / "make.py").write_text(MAKE)
-    return root
-
-
-def run(lab: Path, *words: str, status: int = 0, env: dict[str, str] | None = None) -> Any:
-    return json.loads(labassist("run", "--json", *words, cwd=lab, status=status, env=env).stdout)
 
 
 def test_outputs_are_hashed_a_folder_as_one_and_replayed(lab: Path) -> None:
@@ -111,21 +81,6 @@ def test_a_command_with_a_recorder_is_replayed_by_its_curve(lab: Path) -> None:
     )
     refused = labassist("resume", made["id"], cwd=lab, status=2)
     assert "finished all of its 4 steps" in refused.stderr and "--set" not in refused.stderr
-
-
-@pytest.mark.fault
-def test_a_curve_that_was_changed_since_is_named_before_any_other_cause(lab: Path) -> None:
-    """Else the replay would blame the optimizer for what somebody edited."""
-    (lab / "recorded.py").write_text(RECORDED)
-    made = run(lab, "--", "python", "recorded.py")
-    curve = run_folder(lab, made) / "metrics-rank0.jsonl"
-    curve.write_text(curve.read_text().replace('"loss": 0.5', '"loss": 0.4'))
-    replayed = answer("replay", made["id"], cwd=lab, status=4)
-    assert replayed["first_difference"]["step"] == 2
-    assert "is not what was recorded: the bytes that were sealed" in replayed["likely_causes"][0]
-    curve.unlink()
-    gone = labassist("replay", made["id"], cwd=lab, status=5)
-    assert "metrics-rank0.jsonl is not what was recorded: cannot be read" in gone.stderr
 
 
 def test_exit_status_and_signal_are_kept(lab: Path) -> None:
@@ -233,138 +188,10 @@ def test_it_runs_in_the_folder_it_was_started_in(lab: Path) -> None:
     assert log == ""
 
 
-TOLD = """\
-import os, sys
-from labassist import record
-order = record.read_order()
-config = {"weight_decay": 0.1} if "DECAY" in os.environ else {}
-seeds = {"seed": 7, "by": "the script"}
-recorder = record.start(order=order, total_steps=4, config=config, seeds=seeds)
-for step in range(1, 5):
-    recorder.record(step, loss=1 / step - 0.01 * len(config), batch=record.digest([step]))
-recorder.finish(4)
-"""
-
-
-def test_a_setting_that_came_from_an_unrecorded_variable_is_named_as_the_cause(lab: Path) -> None:
-    (lab / "told.py").write_text(TOLD)
-    made = run(lab, "--", "python", "told.py", env={"DECAY": "0.1"})
-    assert made["config"] == {"weight_decay": 0.1}
-    replayed = answer("replay", made["id"], cwd=lab, status=4)
-    cause = replayed["likely_causes"][0]
-    assert cause.startswith("the configuration differs: weight_decay 0.1 / -; ") and "variable" in cause
-    assert answer("replay", made["id"], cwd=lab, env={"DECAY": "0.1"})["likely_causes"] == []
-    shown = labassist("show", made["id"], cwd=lab).stdout
-    assert "seeds.by  the script\nseeds.seed  7\n" in shown
-
-
-@pytest.mark.parametrize(
-    ("name", "script", "file"),
-    [
-        ("reads.py", "open('private.txt')\nopen('read.txt', 'w').write('x')\n", "private.txt"),
-        ("reads.sh", "cp private.txt read.txt\n", "private.txt"),
-    ],
-)
-def test_a_replay_that_failed_says_so_and_names_the_file_that_git_ignores(
-    lab: Path, name: str, script: str, file: str
-) -> None:
-    (lab / name).write_text(script)
-    (lab / "private.txt").write_text("data")
-    (lab / ".git" / "info").mkdir(exist_ok=True)
-    (lab / ".git" / "info" / "exclude").write_text("private.txt\n")
-    made = run(lab, "--out", "read.txt", "--", "python" if name.endswith("py") else "sh", name)
-    replayed = answer("replay", made["id"], cwd=lab, status=4)
-    failed, mend = replayed["likely_causes"][:2]
-    assert failed.startswith("it failed in the replay: exit status 1; its last line: ")
-    assert "No such file or directory" in failed
-    assert mend.startswith(f"{file} is not in the replay's copy") and "read_order().input" in mend
-
-
 def test_more_steps_than_planned_are_not_shown_as_a_part_of_them() -> None:
     document = {"id": "x", "job": "j", "mode": "exact", "state": "finished", "step": 9, "total_steps": 6}
     assert "  step 9  " in summary(document)
     assert "  step 9 of 12  " in summary({**document, "total_steps": 12})
-
-
-def test_a_file_too_large_to_be_kept_is_said_once_at_the_start_and_before_a_replay(lab: Path) -> None:
-    for name, size in (("a.bin", 17), ("big.bin", 18)):
-        with (lab / name).open("wb") as file:
-            file.truncate(size * 2**20)
-    words = ("run", "--out", "made.txt", "--", "sh", "-c", "echo made > made.txt")
-    started = labassist(*words, cwd=lab)
-    (line,) = [line for line in started.stderr.splitlines() if "too large" in line]
-    assert line.startswith(
-        "note: big.bin and 1 more (35.0 MiB together) are too large to be kept with the run:"
-    )
-    assert "a replay needs them unchanged at the same place" in line and ".gitignore" in line
-    quiet = labassist("replay", "@last", cwd=lab)
-    assert "by its hash" not in quiet.stderr and quiet.stdout.startswith("BITWISE")
-    (lab / "a.bin").unlink()
-    with (lab / "big.bin").open("r+b") as file:
-        file.write(b"changed")
-    said = labassist("replay", "@last", cwd=lab).stderr
-    assert "preflight: a.bin: recorded by its hash, here missing (noted)" in said
-    assert "preflight: big.bin: recorded by its hash, here changed (noted)" in said
-    assert "note: recorded by its hash and not in the replay's copy: a.bin and 1 more" in said
-    (lab / "big.bin").unlink()
-    assert "too large" not in labassist(*words, cwd=lab).stderr
-
-
-def test_of_a_file_too_large_to_be_hashed_only_name_and_size_are_claimed(lab: Path) -> None:
-    with (lab / "huge.bin").open("wb") as file:
-        file.truncate(HASH_LIMIT + 1)  # with nothing in it: it takes no room
-    words = ("run", "--out", "made.txt", "--", "sh", "-c", "echo made > made.txt")
-    (line,) = [line for line in labassist(*words, cwd=lab).stderr.splitlines() if "too large" in line]
-    assert line.startswith(
-        "note: huge.bin (1,024.0 MiB) is too large to be hashed at each start: only name and size"
-    )
-    assert "read_order().input" in line
-    said = labassist("replay", "@last", cwd=lab)
-    assert "note: recorded by its name and size and not in the replay's copy: huge.bin" in said.stderr
-    with (lab / "huge.bin").open("r+b") as file:
-        file.truncate(HASH_LIMIT + 2)
-    said = labassist("replay", "@last", cwd=lab)
-    assert "preflight: huge.bin: recorded by its name and size, here changed (noted)" in said.stderr
-    (lab / "huge.bin").unlink()
-
-
-def test_an_input_from_the_ledger_makes_no_part_of_a_ledger_in_the_replays_copy(lab: Path) -> None:
-    made = run(lab, "--", "python", "make.py")
-    place = f"ledger/runs/{made['id']}/order.json"
-    (lab / "from.py").write_text(
-        "from pathlib import Path\nfrom labassist import record\n"
-        f"path = record.read_order().input('made', {place!r})\nprint(Path(path).stat().st_size, Path('ledger/runs').exists())\n"
-    )
-    run(lab, "--", "python", "from.py")
-    replayed = answer("replay", "@last", cwd=lab, status=5)["run"]
-    size = (lab / place).stat().st_size
-    assert (run_folder(lab, {"id": replayed}) / "log.txt").read_text() == f"{size} False\n"
-
-
-def test_an_input_that_was_changed_since_is_said_before_a_replay(lab: Path) -> None:
-    (lab / "data.bin").write_bytes(bytes(5 * 2**20))
-    (lab / ".gitignore").write_text((lab / ".gitignore").read_text() + "data.bin\n")
-    (lab / "reads.py").write_text(
-        "from labassist import record\nrecord.read_order().input('data', 'data.bin')\n"
-    )
-    run(lab, "--", "python", "reads.py")
-    (lab / "data.bin").write_bytes(bytes(5 * 2**20 - 1) + b"x")
-    found = answer("replay", "@last", cwd=lab, status=6)
-    assert found["likely_causes"] == ["input data: recorded data.bin, here changed"]
-
-
-def test_what_is_piped_in_is_said_not_to_reach_the_command(lab: Path) -> None:
-    words = [sys.executable, "-m", "labassist", "run", "--", "sh", "-c", "wc -c"]
-    (lab / "piped.txt").write_text("words")
-    (lab / "empty.txt").write_text("")
-    with (lab / "piped.txt").open() as file:
-        said = subprocess.run(words, cwd=lab, stdin=file, capture_output=True, text=True, check=True).stderr
-    assert "note: what is piped in does not reach the command" in said and "< FILE'" in said
-    said = subprocess.run(words, cwd=lab, input="words", capture_output=True, text=True, check=True).stderr
-    assert "note: what is piped in" in said
-    with (lab / "empty.txt").open() as file:
-        said = subprocess.run(words, cwd=lab, stdin=file, capture_output=True, text=True, check=True).stderr
-    assert "piped" not in said
 
 
 @pytest.mark.parametrize(
@@ -395,145 +222,6 @@ def test_a_number_of_a_run_is_shown_as_a_person_reads_it(value: float | str, sai
         "last": {"loss": value},
     }
     assert f"  loss {said}  " in summary(document)
-
-
-FORGETS = """\
-import os
-from labassist import record
-order = record.read_order()
-data = order.input("data", "data.txt").read_text()
-recorder = record.start(order=order, total_steps=6)
-DRAWN
-for step in range(recorder.step + 1, 7):
-    recorder.record(step, loss=drawn / step, batch=record.digest([step]))
-    if step == 2:
-        recorder.save(step, {"model": {"drawn": drawn}, "optimizer": {}})
-    if step == 4 and "CRASH" in os.environ:
-        recorder.wait()
-        raise SystemExit(1)
-recorder.finish(6)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.ci
-def test_what_a_resume_did_not_bring_back_is_named_by_a_replay_and_other_code_or_data_by_the_resume(
-    tmp_path: Path,
-) -> None:
-    root = new(tmp_path / "lab").workspace.root
-    (root / ".gitignore").write_text((root / ".gitignore").read_text() + "data.txt\n")
-    (root / "data.txt").write_text("words")
-    (root / "forgets.py").write_text(FORGETS.replace("DRAWN", "drawn = 2.0 if recorder.resume else 1.0"))
-    failed = run(root, "--", "python", "forgets.py", status=1, env={"CRASH": "1"})
-    labassist("resume", failed["id"], cwd=root)
-    cause = answer("replay", "@last", cwd=root, status=4)["likely_causes"][0]
-    assert cause.startswith("the resume after step 2: loss differs at the first resumed step: ")
-    (root / "data.txt").write_text("other words")
-    labassist("resume", failed["id"], cwd=root)
-    (warning,) = answer("show", "@last", cwd=root)["warnings"]
-    assert warning.startswith(f"it goes on with other data than run {failed['id']}: data; ")
-    assert "its segments differ in data" in labassist("replay", "@last", cwd=root, status=2).stderr
-    (root / "more.py").write_text("")
-    said = labassist("resume", failed["id"], cwd=root).stderr
-    assert "note: the code has changed since that run (more.py): " in said and ".gitignore" in said
-
-
-GIT = """\
-set -e
-git rev-parse --abbrev-ref HEAD > asked.txt
-git rev-parse HEAD >> asked.txt
-git status --short >> asked.txt
-cd "$(git rev-parse --show-toplevel)"
-cat tracked.txt >> asked.txt
-echo more >> tracked.txt
-git commit -q -a -m "by the script"
-git checkout -q -b trial
-echo unsaved >> tracked.txt
-git stash -q
-git log --format=%s -1 >> asked.txt
-"""
-
-
-def test_what_a_script_does_with_git_happens_in_the_copy_and_not_in_the_repository(lab: Path) -> None:
-    def git(*words: str) -> str:
-        return subprocess.run(["git", *words], cwd=lab, check=True, capture_output=True, text=True).stdout
-
-    home = git("branch", "--show-current")
-    (lab / "git.sh").write_text(GIT)
-    (lab / "tracked.txt").write_text("tracked\n")
-    (lab / ".gitignore").write_text((lab / ".gitignore").read_text() + "asked.txt\n")
-    for name, value in (("user.name", "Someone"), ("user.email", "someone@example.org")):
-        git("config", name, value)
-    git("add", "-A")
-    git("commit", "-q", "-m", "before")
-    (lab / "tracked.txt").write_text("changed\n")
-    made = run(lab, "--out", "asked.txt", "--", "sh", "git.sh")
-    assert made["exit"] == 0
-    git("checkout", "-q", home.strip())
-    (lab / "tracked.txt").write_text("staged\n")
-    git("add", "tracked.txt")
-    (lab / "tracked.txt").write_text("work\n")
-
-    def mine() -> list[str]:
-        words = (
-            ["log", "--all", "--oneline"],
-            ["branch", "-a"],
-            ["diff", "HEAD"],
-            ["status", "-s"],
-            ["stash", "list"],
-        )
-        return [git(*one) for one in words]
-
-    before = mine()
-    assert answer("replay", made["id"], cwd=lab)["verdict"] == "BITWISE"
-    assert mine() == before
-
-
-RATES = """\
-import os, sys
-from labassist import record
-recorder = record.start(total_steps=2)
-for step in range(1, 3):
-    recorder.record(step, loss=float(sys.argv[1]) / step + 1e-9 * ("scratch" in os.getcwd()))
-recorder.finish(2)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.ci
-def test_runs_of_other_arguments_are_no_repeats_that_bound_the_noise_of_a_replay(lab: Path) -> None:
-    (lab / "rates.py").write_text(RATES)
-    for rate in ("1.0", "2.0", "3.0", "4.0"):
-        made = run(lab, "--", "python", "rates.py", rate)
-    assert answer("replay", made["id"], cwd=lab, status=4)["verdict"] == "DIVERGED"
-
-
-LISTS = """\
-import os, pathlib
-from labassist import record
-os.chdir(pathlib.Path(__file__).parent)
-order = record.read_order()
-shards = sorted(pathlib.Path("shards").glob("*.bin"))
-read = [order.input(shard.name, shard).read_bytes() for shard in shards]
-recorder = record.start(order=order, total_steps=len(read))
-for step, part in enumerate(read, 1):
-    recorder.record(step, loss=float(len(part)))
-recorder.finish(len(read))
-"""
-
-
-def test_inputs_that_git_ignores_are_found_by_a_replay_whose_script_lists_their_folder(lab: Path) -> None:
-    shards = lab / "deep" / "shards"
-    shards.mkdir(parents=True)
-    for number, size in enumerate((10, 5 * 2**20)):
-        (shards / f"{number}.bin").write_bytes(bytes(size))
-    (shards / ".gitignore").write_text("*\n")
-    (lab / "deep" / "lists.py").write_text(LISTS)
-    made = run(lab, "--", "python", "deep/lists.py")
-    # The script runs elsewhere than the workspace, and still the record says where in it the files are.
-    assert [one["path"] for one in made["inputs"]] == ["deep/shards/0.bin", "deep/shards/1.bin"]
-    assert [one.get("stored", False) for one in made["inputs"]] == [True, False]
-    assert answer("replay", made["id"], cwd=lab)["compared"]["steps"] == 2
 
 
 @pytest.mark.fault
