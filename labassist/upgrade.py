@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from labassist import __version__, content
-from labassist.errors import CodeError, InputError
+from labassist.errors import CodeError, InputError, counted
 from labassist.ledger.gitcmd import Repository, open_repository, run_git
 from labassist.workspace import FALLBACK_IDENTITY, Workspace, shipped
 
 BASE = "refs/labassist-base"
+_MINE = "yours"
+_MARK = f"<<<<<<< {_MINE}\n"
 _BINARY = 255
 """How `git merge-file` says that it cannot merge, as for a file that is no text."""
 
@@ -39,6 +41,8 @@ class Upgraded:
     changes: list[Change] = field(default_factory=list)
     kept: dict[str, str] = field(default_factory=dict)
     """File -> why it was left as it is, although the package's has changed."""
+    waiting: list[str] = field(default_factory=list)
+    """Files in which the conflicts of an earlier upgrade are still marked."""
     commit: str = ""
     """The commit with the merged files; empty where nothing changed or conflicts wait."""
 
@@ -46,25 +50,35 @@ class Upgraded:
         """Return the files of one kind of change."""
         return [change.path for change in self.changes if change.what == what]
 
+    @property
+    def conflicts(self) -> list[str]:
+        """The files that a person has to edit, of this upgrade and of an earlier one."""
+        return [*self.of("conflict"), *self.waiting]
+
     def document(self) -> dict[str, Any]:
         """Return the JSON document of `upgrade --json`."""
-        kinds = {"added": "added", "updated": "updated", "merged": "merged", "conflict": "conflicts"}
-        named = {name: self.of(what) for what, name in kinds.items()}
-        return {"version": __version__, **named, "kept": self.kept, "commit": self.commit}
+        named = {what: self.of(what) for what in ("added", "updated", "merged")}
+        return {
+            "version": __version__,
+            **named,
+            "conflicts": self.conflicts,
+            "kept": self.kept,
+            "commit": self.commit,
+        }
 
     def text(self) -> str:
         """Return the answer in lines for a person."""
         lines = [f"{change.what} {change.path}" for change in self.changes]
         lines += [f"kept {path}: {why}" for path, why in self.kept.items()]
-        conflicts = self.of("conflict")
-        if conflicts:
+        lines += [f"conflict {path}, of an earlier upgrade" for path in self.waiting]
+        if self.conflicts:
             lines.append(
-                f"{len(conflicts)} files have conflicts, marked <<<<<<< yours … >>>>>>> labassist {__version__}: "
-                "edit them, then git commit; git checkout FILE gives yours back"
+                f"conflicts are marked {_MARK.strip()} … >>>>>>> labassist {__version__} in "
+                f"{counted(len(self.conflicts), 'files')}: edit, then git commit; git checkout FILE gives yours back"
             )
-        elif self.commit:
+        if self.commit:
             lines.append(f"committed as {self.commit[:12]}; git revert {self.commit[:12]} takes it back")
-        else:
+        elif not self.conflicts:
             lines.append(f"nothing to do: the job files are those of labassist {__version__}")
         return "\n".join(lines)
 
@@ -107,6 +121,8 @@ def upgrade(workspace: Workspace) -> Upgraded:
 def _decide(root: Path, path: str, base: bytes | None, new: bytes, done: Upgraded) -> None:
     place = root / path
     if base == new:
+        if _MARK.encode() in (place.read_bytes() if place.is_file() else b""):
+            done.waiting.append(path)
         return
     if place.is_dir() or place.is_symlink():
         done.kept[path] = "it is no plain file here"
@@ -134,7 +150,7 @@ def _merge(base: bytes, ours: bytes, theirs: bytes) -> tuple[bytes | None, int]:
         folder = Path(name)
         for part, data in (("yours", ours), ("before", base), ("theirs", theirs)):
             (folder / part).write_bytes(data)
-        labels = ("-L", "yours", "-L", "before", "-L", f"labassist {__version__}")
+        labels = ("-L", _MINE, "-L", "before", "-L", f"labassist {__version__}")
         status, out, err = run_git(folder, "merge-file", "-p", *labels, "yours", "before", "theirs")
     if status >= _BINARY or status < 0:
         if "binary" not in err:

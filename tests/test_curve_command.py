@@ -98,7 +98,7 @@ def test_without_pillow_one_line_says_what_to_install(lab: Path, poisoned: str, 
     [
         (("los",), "did you mean loss"),
         (("batch",), "is a digest and cannot be drawn"),
-        (("--rank", "3"), "no curve"),
+        (("--rank", "3"), "no curve of rank 3; there is 0"),
     ],
 )
 def test_what_is_not_there_is_one_line(lab: Path, poisoned: str, words: tuple[str, ...], says: str) -> None:

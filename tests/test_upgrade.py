@@ -130,6 +130,10 @@ def test_conflicts_are_marked_and_said_and_nothing_is_lost(lab: Path, newer: New
     text = (lab / CONFIG).read_text()
     assert "<<<<<<< yours\n# as I want it\n=======\n# as they want it\n>>>>>>> labassist " in text
     assert git(lab, "show", f"HEAD:{CONFIG}").startswith("# as I want it")
+    again = newer.upgrade(lab, status=1)
+    assert again["conflicts"] == [CONFIG] and again["merged"] == []
+    said = labassist("upgrade", cwd=lab, status=1, env=newer.env).stdout
+    assert "of an earlier upgrade" in said and "in 1 file: edit" in said
     newer.edit(CONFIG, "# as they want it", "# as they want it now")
     assert "in no commit" in labassist("upgrade", cwd=lab, status=2, env=newer.env).stderr
     (lab / CONFIG).write_text("# settled\n")

@@ -49,13 +49,21 @@ def curve(args: argparse.Namespace) -> int:
     _workspace, ledger = opened(args)
     run = ledger.find(args.run)
     run_id = run["id"]
-    for line in altered_curves(ledger, [run] if args.segment else lineage(ledger, run)):
+    segments = [run] if args.segment else lineage(ledger, run)
+    for line in altered_curves(ledger, segments):
         say(f"warning: {line}")
     if args.segment:
         found = curves.read_curve(ledger.run_folder(run_id) / metrics_file(args.rank))
     else:
         found = curves.joined(ledger, run_id, rank=args.rank)
     if not found.series:
+        there = curves.ranks(*(ledger.run_folder(one["id"]) for one in segments))
+        if there:
+            raise InputError(
+                f"it has no curve of rank {args.rank}",
+                where=f"run {run_id}",
+                mend=f"there is {', '.join(map(str, there))}",
+            )
         raise InputError(
             "it has no curve", where=f"run {run_id}", mend="see `labassist show`, `labassist logs`"
         )

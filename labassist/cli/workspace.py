@@ -76,4 +76,4 @@ def upgrade(args: argparse.Namespace) -> int:
 
     done = merge(Workspace.find(args.workspace))
     emit(done.document(), args.json, done.text)
-    return 1 if done.of("conflict") else 0
+    return 1 if done.conflicts else 0

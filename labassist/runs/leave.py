@@ -90,7 +90,7 @@ class Left:
         )
         word = "in it" if self.unsafe else "safe"
         lines.append(
-            f"{word}: {counted(self.runs, 'runs')}, {counted(self.checkpoints, 'checkpoints')}, their code, and every branch"
+            f"{word}: {counted(self.runs, 'runs')}, {counted(self.checkpoints, 'checkpoints')}, their code, and every branch there is"
         )
         if self.lost:
             lines.append("on this box only, and gone with it:")
