@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +25,7 @@ from labassist.ledger.records import Code, Kept, Mode, Origin, Run, to_document
 from labassist.ledger.store import Ledger, new_run_id
 from labassist.record.environment import environment_for
 from labassist.runs import artifacts, life
-from labassist.runs.absorb import now
+from labassist.runs.absorb import iso, now
 from labassist.runs.terms import Terms
 from labassist.workspace import Workspace
 
@@ -32,6 +33,8 @@ PROTOCOL = 1
 ARGV = "LABASSIST_ARGV"
 """Hands the command line, secrets and all, from the launcher to the supervisor and no further."""
 LOW_DISK_BYTES = 200 * 1024 * 1024
+_TOGETHER_S = 5.0
+"""Runs that several processes start at once are journalled in any order: that is no clock set back."""
 
 
 @dataclass
@@ -134,7 +137,6 @@ def describe(
     machine = environment.machine()
     hardware = environment.hardware()
     machine.inode = (folder / "alive").stat().st_ino
-    created = now()
     record = Run(
         id=run_id,
         job=plan.job,
@@ -143,7 +145,7 @@ def describe(
         mode=plan.mode,
         seed=plan.seed,
         threads=plan.threads,
-        created=created,
+        created=now(),
         argv=secrets.redact_argv(plan.argv, os.environ),
         cwd=plan.cwd,
         machine=machine,
@@ -159,7 +161,7 @@ def describe(
         resumed_from=plan.resumed_from,
         dropped=plan.drop,
         replay_of=plan.replay_of,
-        warnings=[*plan.warnings, *_clock(ledger, created)],
+        warnings=[*plan.warnings, *_clock(ledger)],
         **plan.terms.document(),
     )
     order = {
@@ -292,14 +294,14 @@ def spawn_supervisor(
         ) from error
 
 
-def _clock(ledger: Ledger, created: str) -> list[str]:
+def _clock(ledger: Ledger) -> list[str]:
     """Say that this machine's clock was set back, or another's was ahead: names that count back mean an older run."""
     begun = [str(one.get("created", "")) for one in ledger.runs if not one.get("replay_of")]
     newest = max(begun, default="")
-    if newest <= created:
+    if newest <= iso(time.time() + _TOGETHER_S):
         return []
     return [
-        f"this ledger has a run that began at {newest}, and by this machine's clock it is {created}: until then @last "
+        f"this ledger has a run that began at {newest}, and by this machine's clock it is {now()}: until then @last "
         "is that run and not this one"
     ]
 
