@@ -53,6 +53,24 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return standin.environment(tmp_path_factory.mktemp("engine") / "vllm")
 
 
+_VLLM_GIVEN = os.environ.get("LABASSIST_VLLM_PYTHON", "")
+_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "labassist" / "vllm"
+
+
+@pytest.fixture(scope="session")
+def vllm() -> dict[str, str]:
+    """The variable that names a real vLLM: the caller's, else the one that `labassist setup vllm` makes and keeps."""
+    from labassist.serving import place, setup
+
+    python = _VLLM_GIVEN
+    if not python:
+        base = setup.base_python(None)
+        python = str(
+            setup.setup(_CACHE, base=base, gpu=setup.has_gpu(), upgrade=False, say=print).engine.python
+        )
+    return {place.VARIABLE: python}
+
+
 @pytest.fixture(scope="session")
 def little_lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A workspace with three runs of a small trainer, made once: copy it before changing anything.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -129,9 +128,6 @@ def test_stop_waits_until_the_record_is_closed(workspace: Workspace) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.skipif(
-    not os.environ.get("LABASSIST_VLLM_PYTHON"), reason="LABASSIST_VLLM_PYTHON names no interpreter with vLLM"
-)
-def test_every_run_of_the_lab_shows_what_it_says(workspace: Workspace) -> None:
-    found = answer("labs", "lint", "--run", LAB.name, cwd=workspace.root, deadline=3500)
+def test_every_run_of_the_lab_shows_what_it_says(workspace: Workspace, vllm: dict[str, str]) -> None:
+    found = answer("labs", "lint", "--run", LAB.name, cwd=workspace.root, env=vllm, deadline=3500)
     assert found["ok"], found["labs"][0]["problems"]

@@ -16,22 +16,11 @@ import pytest
 from command import answer, labassist, run_folder, wait_until
 
 from labassist.ledger import answers
-from labassist.serving import place, setup
 from labassist.workspace import new
 
 pytestmark = [pytest.mark.slow, pytest.mark.fault, pytest.mark.timeout(3000)]
 
-GIVEN = os.environ.get(place.VARIABLE, "")
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "labassist" / "vllm"
 PATIENCE = 1500.0
-
-
-@pytest.fixture(scope="module")
-def python() -> Path:
-    if GIVEN:
-        return Path(GIVEN)
-    base = setup.base_python(None)
-    return setup.setup(CACHE, base=base, gpu=setup.has_gpu(), upgrade=False, say=print).engine.python
 
 
 @pytest.fixture(scope="module")
@@ -43,11 +32,6 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
     labassist(*words, cwd=root, env={"OMP_NUM_THREADS": "1"}, deadline=PATIENCE)
     labassist("merge", "@last", "--out", "outputs/merged", cwd=root, deadline=PATIENCE)
     return root
-
-
-@pytest.fixture
-def env(python: Path) -> dict[str, str]:
-    return {place.VARIABLE: str(python)}
 
 
 def serve(lab: Path, env: dict[str, str], *words: str, status: int = 0) -> Any:
@@ -63,9 +47,9 @@ def ended(lab: Path, run: str) -> dict[str, Any]:
     return shown()
 
 
-def test_data_adapter_merged_model_and_answers_are_one_chain(lab: Path, env: dict[str, str]) -> None:
+def test_data_adapter_merged_model_and_answers_are_one_chain(lab: Path, vllm: dict[str, str]) -> None:
     trained, merged = answer("runs", cwd=lab)["runs"][:2]
-    run = json.loads(serve(lab, env, merged["id"]).stdout)
+    run = json.loads(serve(lab, vllm, merged["id"]).stdout)
     words = ("chat", run["id"], "My lamp from order 48213 is broken.", "--max-tokens", "24")
     first = answer(*words, cwd=lab, deadline=PATIENCE)
     second = answer(*words, cwd=lab, deadline=PATIENCE)
@@ -100,10 +84,10 @@ def test_data_adapter_merged_model_and_answers_are_one_chain(lab: Path, env: dic
 
 
 def test_an_adapter_is_served_unmerged_and_the_engine_does_not_outlive_its_server(
-    lab: Path, env: dict[str, str]
+    lab: Path, vllm: dict[str, str]
 ) -> None:
     trained = answer("runs", cwd=lab)["runs"][0]["id"]
-    run = json.loads(serve(lab, env, "embedded", "--adapter", f"shop={trained}").stdout)
+    run = json.loads(serve(lab, vllm, "embedded", "--adapter", f"shop={trained}").stdout)
     folder = run_folder(lab, run)
     for name in ("embedded", "shop"):
         told = answer("chat", run["id"], "My lamp is broken.", "--model", name, "--max-tokens", "8", cwd=lab)
@@ -116,12 +100,12 @@ def test_an_adapter_is_served_unmerged_and_the_engine_does_not_outlive_its_serve
     assert not _group(ours)
 
 
-def test_a_start_that_cannot_work_is_said_with_its_cause(lab: Path, env: dict[str, str]) -> None:
+def test_a_start_that_cannot_work_is_said_with_its_cause(lab: Path, vllm: dict[str, str]) -> None:
     broken = lab / "outputs" / "broken"
     shutil.copytree(lab / "outputs" / "merged", broken, dirs_exist_ok=True)
     config = json.loads((broken / "config.json").read_text())
     (broken / "config.json").write_text(json.dumps({**config, "architectures": ["NopeForCausalLM"]}))
-    done = serve(lab, env, "outputs/broken", status=1)
+    done = serve(lab, vllm, "outputs/broken", status=1)
     assert json.loads(done.stdout)["warnings"][-1].startswith(
         "the server died while it was loading: this vLLM knows no architecture NopeForCausalLM; "
     )
