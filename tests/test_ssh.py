@@ -91,23 +91,23 @@ def ssh_client(shown: Terminal) -> int:
 
 
 def check_against_file(shown: Terminal, run: Path) -> int:
-    """Hold the step and loss on the screen against the curve's file; return the step."""
-    found = None
+    """Wait until one screen shows a step and the loss that the curve's file has at it; return the step.
 
-    def read() -> bool:
-        nonlocal found
+    A screen is drawn in parts, over a link all the more: the step may be there before its loss.
+    """
+    step = 0
+
+    def agree() -> bool:
+        nonlocal step
         screen = shown.screen()
-        found = re.search(r"loss[^\d]{1,12}(\d+\.\d+)", screen)
-        return found is not None and "step" in screen
+        found = re.search(r"loss[^\d]{1,12}(\d+\.(\d+))", screen)
+        if found is None or " step " not in screen:
+            return False
+        step = shown_step(screen)
+        value = curves.read_curve(run / "metrics-rank0.jsonl").series["loss"][step]
+        return round(float(value), len(found[2])) == float(found[1])
 
-    wait_until(read, "a loss on the screen")
-    screen = shown.screen()
-    step = shown_step(screen)
-    curve = curves.read_curve(run / "metrics-rank0.jsonl")
-    assert found is not None
-    shown_loss = float(found[1])
-    digits = len(found[1].partition(".")[2])
-    assert round(float(curve.series["loss"][step]), digits) == shown_loss, step
+    wait_until(agree, "a loss on the screen that is the file's", every=0.1)
     return step
 
 
