@@ -13,6 +13,7 @@ from labassist.ledger.code import capture
 from labassist.ledger.objects import Objects
 from labassist.ledger.records import Code
 from labassist.ledger.restore import restore
+from labassist.serving import place
 from labassist.workspace import Workspace, new
 
 # Before anything imports torch: sums over several threads are other sums.
@@ -53,20 +54,20 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return standin.environment(tmp_path_factory.mktemp("engine") / "vllm")
 
 
-_VLLM_GIVEN = os.environ.get("LABASSIST_VLLM_PYTHON", "")
-_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "labassist" / "vllm"
+_VLLM_GIVEN = os.environ.get(place.VARIABLE, "")
+_VLLM_MADE = place.default_folder()  # of the caller's own home
 
 
 @pytest.fixture(scope="session")
 def vllm() -> dict[str, str]:
     """The variable that names a real vLLM: the caller's, else the one that `labassist setup vllm` makes and keeps."""
-    from labassist.serving import place, setup
+    from labassist.serving import setup
 
     python = _VLLM_GIVEN
     if not python:
         base = setup.base_python(None)
         python = str(
-            setup.setup(_CACHE, base=base, gpu=setup.has_gpu(), upgrade=False, say=print).engine.python
+            setup.setup(_VLLM_MADE, base=base, gpu=setup.has_gpu(), upgrade=False, say=print).engine.python
         )
     return {place.VARIABLE: python}
 
